@@ -1,0 +1,79 @@
+//! Where the `quorate` binary is.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The binary that tests run: `$QUORATE_BIN`, else the one beside this
+/// executable, else one built now. Looked up once per process.
+pub(crate) fn find() -> Result<PathBuf> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    FOUND
+        .get_or_init(|| look().map_err(|error| format!("{error:#}")))
+        .clone()
+        .map_err(anyhow::Error::msg)
+        .context("find the quorate binary")
+}
+
+fn look() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("QUORATE_BIN") {
+        let path = PathBuf::from(path);
+        ensure!(path.is_file(), "QUORATE_BIN names {}, which is no file", path.display());
+        return Ok(path);
+    }
+    let executable = env::current_exe().context("find this executable")?;
+    let Some(target) = target_directory(&executable) else {
+        bail!("{} is in no cargo target directory: set QUORATE_BIN", executable.display());
+    };
+    let binary = target.join("quorate");
+    if !binary.is_file() {
+        build(&target)?;
+    }
+    ensure!(binary.is_file(), "the build left no {}", binary.display());
+    Ok(binary)
+}
+
+/// `target/debug` of `target/debug/deps/some_test-0123`, or of a program
+/// directly in it.
+fn target_directory(executable: &Path) -> Option<PathBuf> {
+    let parent = executable.parent()?;
+    let directory = if parent.ends_with("deps") || parent.ends_with("examples") { parent.parent()? } else { parent };
+    let is_target = ["debug", "release"].iter().any(|profile| directory.ends_with(profile));
+    is_target.then(|| directory.to_path_buf())
+}
+
+/// `cargo test` builds no binaries of other packages: on a fresh clone this is
+/// what makes the end-to-end tests find one. Two test programs that both come
+/// here wait for each other at cargo's own lock.
+fn build(directory: &Path) -> Result<()> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--package", "quorate-server", "--manifest-path"]);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml"));
+    if let Some(target) = directory.parent() {
+        command.arg("--target-dir").arg(target);
+    }
+    if directory.ends_with("release") {
+        command.arg("--release");
+    }
+    let status = command.status().context("run cargo")?;
+    ensure!(status.success(), "cargo build --package quorate-server: {status}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_is_looked_for_beside_the_tests() {
+        let found = |path: &str| target_directory(Path::new(path));
+        assert_eq!(found("/t/debug/deps/e2e-01"), Some("/t/debug".into()));
+        assert_eq!(found("/t/release/jepsen"), Some("/t/release".into()));
+        assert_eq!(found("/usr/bin/e2e"), None);
+    }
+}
