@@ -1,0 +1,53 @@
+# What people type here. `just` lists it, `just verify` is what CI checks first.
+
+_default:
+    @just --list --unsorted
+
+# Reads only: format, lints, documentation, and the architecture test
+verify:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+    cargo test -p quorate-tests --test architecture
+
+# Changes what a machine can change
+fix:
+    cargo fmt --all
+    cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+
+# Three nodes on this machine until Ctrl-C
+dev *ARGS:
+    cargo run --release -- dev {{ARGS}}
+
+# Three nodes, 20,000 messages, the leader is killed half-way: nothing may be lost
+demo *ARGS:
+    cargo run --release -- demo {{ARGS}}
+
+# All tests, as in the README
+test *ARGS:
+    cargo test --workspace {{ARGS}}
+
+# Load on a cluster that runs already (`just dev`)
+bench *ARGS:
+    cargo run --release -- bench {{ARGS}}
+
+# What survives when everything not fsynced is forgotten, in release
+power-loss *ARGS:
+    cargo test --release -p quorate-storage --test power_loss {{ARGS}}
+
+# openraft's own suite for logs and state machines, in release
+storage-suite *ARGS:
+    cargo test --release -p quorate-raft --test storage_suite {{ARGS}}
+
+# Three containers, the leader's is killed, everything is counted
+compose:
+    docker compose -f deploy/compose.yaml up --build -d
+    deploy/smoke.sh
+
+# Licences, advisories, sources (needs `cargo install --locked cargo-deny`)
+deny:
+    cargo deny --locked check
+
+# Everything that CI does, in its order
+ci:
+    bash .ci/run
