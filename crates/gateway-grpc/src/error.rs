@@ -1,0 +1,141 @@
+//! From what went wrong to status codes and `ErrorDetail`, in one table.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use prost::Message as _;
+use quorate_node::BrokerError;
+use quorate_node::types::{LeaderInfo, MembershipError, Rejection};
+use quorate_proto::v1::{ERROR_DETAIL_TYPE_URL, ErrorDetail, NodeAddress, Reason};
+use tonic::{Code, Status};
+
+/// `google.rpc.Status`, as the status details carry it (AIP-193).
+#[derive(Clone, PartialEq, prost::Message)]
+struct RpcStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<prost_types::Any>,
+}
+
+/// The detail of an error.
+pub(crate) fn detail(error: &BrokerError) -> ErrorDetail {
+    let (_, reason) = classify(error);
+    let leader = match error {
+        BrokerError::NotLeader(leader) => Some(address(leader)),
+        _ => None,
+    };
+    ErrorDetail {
+        reason: reason.into(),
+        message: error.to_string(),
+        retryable: error.is_retryable(),
+        may_have_applied: error.may_have_applied(),
+        leader,
+        retry_after_ms: error
+            .retry_after()
+            .map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
+        context: context(error),
+    }
+}
+
+/// The detail of a refused settlement.
+pub(crate) fn rejection(rejection: Rejection) -> ErrorDetail {
+    detail(&BrokerError::Rejected(rejection))
+}
+
+/// The status of an error, with its detail.
+pub(crate) fn status(error: &BrokerError) -> Status {
+    with_detail(classify(error).0, detail(error))
+}
+
+/// A malformed field.
+pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> BrokerError {
+    BrokerError::Invalid { field, problem: problem.into() }
+}
+
+/// The status of a membership change that failed.
+pub(crate) fn membership(error: &MembershipError) -> Status {
+    let (code, reason, may_have_applied) = match error {
+        MembershipError::NotLeader { leader: Some(leader) } => {
+            return status(&BrokerError::NotLeader(leader.clone()));
+        }
+        MembershipError::NotLeader { leader: None } => return status(&BrokerError::NoLeader),
+        MembershipError::Unknown(_) => (Code::Unknown, Reason::UnknownOutcome, true),
+        _ => (Code::FailedPrecondition, Reason::InvalidArgument, false),
+    };
+    let detail = ErrorDetail {
+        reason: reason.into(),
+        message: error.to_string(),
+        retryable: may_have_applied,
+        may_have_applied,
+        ..ErrorDetail::default()
+    };
+    with_detail(code, detail)
+}
+
+fn with_detail(code: Code, detail: ErrorDetail) -> Status {
+    let message = detail.message.clone();
+    let any =
+        prost_types::Any { type_url: ERROR_DETAIL_TYPE_URL.to_owned(), value: detail.encode_to_vec() };
+    let rpc = RpcStatus { code: code.into(), message: message.clone(), details: vec![any] };
+    Status::with_details(code, message, Bytes::from(rpc.encode_to_vec()))
+}
+
+fn classify(error: &BrokerError) -> (Code, Reason) {
+    match error {
+        BrokerError::Rejected(rejection) => match rejection {
+            Rejection::QueueNotFound(_) => (Code::NotFound, Reason::QueueNotFound),
+            Rejection::QueueConflict { .. } => (Code::AlreadyExists, Reason::QueueConflict),
+            Rejection::QueueNotEmpty { .. } => (Code::FailedPrecondition, Reason::QueueNotEmpty),
+            Rejection::QueueInUse { .. } => (Code::FailedPrecondition, Reason::QueueInUse),
+            Rejection::QueueFull { .. } => (Code::ResourceExhausted, Reason::QueueFull),
+            Rejection::InvalidArgument { .. } => (Code::InvalidArgument, Reason::InvalidArgument),
+            Rejection::StaleLease => (Code::FailedPrecondition, Reason::StaleLease),
+            Rejection::RequestForgotten => (Code::FailedPrecondition, Reason::RequestForgotten),
+            Rejection::SessionNotFound => (Code::FailedPrecondition, Reason::SessionLost),
+            Rejection::LimitExceeded(_) => (Code::ResourceExhausted, Reason::LimitExceeded),
+        },
+        BrokerError::Invalid { .. } => (Code::InvalidArgument, Reason::InvalidArgument),
+        BrokerError::MessageTooLarge { .. } => (Code::InvalidArgument, Reason::MessageTooLarge),
+        BrokerError::HeadersTooLarge { .. } => (Code::InvalidArgument, Reason::HeadersTooLarge),
+        BrokerError::NotLeader(_) => (Code::Unavailable, Reason::NotLeader),
+        BrokerError::NoLeader => (Code::Unavailable, Reason::NoLeader),
+        BrokerError::Overloaded => (Code::ResourceExhausted, Reason::Overloaded),
+        BrokerError::ShuttingDown => (Code::Unavailable, Reason::ShuttingDown),
+        BrokerError::SessionLost => (Code::FailedPrecondition, Reason::SessionLost),
+        BrokerError::Unknown(_) => (Code::Unknown, Reason::UnknownOutcome),
+        BrokerError::Internal(_) => (Code::Internal, Reason::Internal),
+    }
+}
+
+fn context(error: &BrokerError) -> BTreeMap<String, String> {
+    let pair = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
+    let pairs = match error {
+        BrokerError::Rejected(rejection) => match rejection {
+            Rejection::QueueNotFound(queue) => vec![pair("queue", queue)],
+            Rejection::QueueConflict { queue, differing } => {
+                vec![pair("queue", queue), pair("differing", &differing.join("; "))]
+            }
+            Rejection::QueueNotEmpty { queue, count } => vec![pair("queue", queue), pair("messages", count)],
+            Rejection::QueueInUse { queue, consumers } => {
+                vec![pair("queue", queue), pair("consumers", consumers)]
+            }
+            Rejection::QueueFull { queue, limit } => vec![pair("queue", queue), pair("limit", limit)],
+            Rejection::InvalidArgument { field, .. } => vec![pair("field", field)],
+            Rejection::LimitExceeded(limit) => vec![pair("limit", limit)],
+            Rejection::StaleLease | Rejection::RequestForgotten | Rejection::SessionNotFound => vec![],
+        },
+        BrokerError::Invalid { field, .. } => vec![pair("field", field)],
+        BrokerError::MessageTooLarge { bytes, limit } | BrokerError::HeadersTooLarge { bytes, limit } => {
+            vec![pair("bytes", bytes), pair("limit", limit)]
+        }
+        _ => vec![],
+    };
+    pairs.into_iter().collect()
+}
+
+pub(crate) fn address(leader: &LeaderInfo) -> NodeAddress {
+    NodeAddress { node_id: leader.node_id.0, client_address: leader.client_address.clone() }
+}

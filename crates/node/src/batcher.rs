@@ -1,0 +1,323 @@
+//! Merges the requests of all clients into log entries.
+//!
+//! One task owns the order: what is submitted first is in the log first. While
+//! fewer than [`Limits::entries_in_flight`] entries are under way, whatever
+//! waits becomes the next one at once; while that many are under way, requests
+//! gather. So a single caller pays one round, and many callers share one.
+//!
+//! When full: callers wait for room ([`Limits::proposal_bytes`]) up to their
+//! deadline and are then refused as overloaded.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use quorate_core::batch;
+use quorate_core::command::Request;
+use quorate_core::ids::Timestamp;
+use quorate_core::outcome::Outcome;
+use quorate_raft::{Consensus, Leadership, ProposeError, Proposed};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tracing::{info, warn};
+
+use crate::clock::ClusterClock;
+use crate::config::Limits;
+use crate::error::BrokerError;
+use crate::metrics::Counters;
+
+/// Requests of one caller that go into one entry, in order.
+pub(crate) struct Proposal {
+    pub(crate) requests: Vec<Request>,
+    pub(crate) contents: Vec<Bytes>,
+}
+
+/// Requests that were applied.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// Index of their entry.
+    pub index: u64,
+    /// Term of the leader that proposed it.
+    pub term: u64,
+    /// Cluster time of the entry.
+    pub at: Timestamp,
+    /// One for each request, in order.
+    pub outcomes: Vec<Outcome>,
+}
+
+type Answer = Result<Committed, BrokerError>;
+
+struct Waiting {
+    proposal: Proposal,
+    bytes: usize,
+    deadline: Instant,
+    reply: oneshot::Sender<Answer>,
+    room: OwnedSemaphorePermit,
+}
+
+/// The way in.
+#[derive(Clone)]
+pub(crate) struct Batcher {
+    queue: mpsc::Sender<Waiting>,
+    room: Arc<Semaphore>,
+    room_bytes: usize,
+}
+
+/// What a request costs beside its contents, for the bound on what waits.
+const REQUEST_BYTES: usize = 256;
+/// Calls that may wait; their bytes are bounded as well.
+const QUEUE_CALLS: usize = 65_536;
+
+impl Batcher {
+    /// Starts the task. It ends when the last handle is dropped.
+    pub(crate) fn start(
+        consensus: Consensus,
+        clock: Arc<ClusterClock>,
+        counters: Arc<Counters>,
+        limits: Limits,
+    ) -> Self {
+        let (queue, waiting) = mpsc::channel(QUEUE_CALLS);
+        let room_bytes = limits.proposal_bytes;
+        let room = Arc::new(Semaphore::new(room_bytes));
+        let leadership = consensus.leadership();
+        let task = Task {
+            consensus,
+            clock,
+            counters,
+            limits,
+            role: Role::Following(None),
+            waiting: VecDeque::new(),
+            in_flight: FuturesUnordered::new(),
+        };
+        tokio::spawn(task.run(waiting, leadership));
+        Self { queue, room, room_bytes }
+    }
+
+    /// Hands requests in, waiting for room up to the deadline. What is handed in
+    /// first is in the log first.
+    pub(crate) async fn submit(
+        &self,
+        proposal: Proposal,
+        deadline: Instant,
+    ) -> Result<Submitted, BrokerError> {
+        let contents: usize = proposal.contents.iter().map(Bytes::len).sum();
+        let bytes = contents + proposal.requests.len() * REQUEST_BYTES;
+        let permits = u32::try_from(bytes.min(self.room_bytes)).unwrap_or(u32::MAX);
+        let room = match self.room.clone().try_acquire_many_owned(permits) {
+            Ok(room) => room,
+            Err(_) => {
+                let room = self.room.clone().acquire_many_owned(permits);
+                tokio::time::timeout_at(deadline.into(), room)
+                    .await
+                    .map_err(|_| BrokerError::Overloaded)?
+                    .map_err(|_| BrokerError::ShuttingDown)?
+            }
+        };
+        let (reply, answer) = oneshot::channel();
+        let waiting = Waiting { proposal, bytes: contents, deadline, reply, room };
+        self.queue.send(waiting).await.map_err(|_| BrokerError::ShuttingDown)?;
+        Ok(Submitted { answer, deadline })
+    }
+
+    /// Proposes requests and waits until they are applied.
+    pub(crate) async fn propose(&self, proposal: Proposal, deadline: Instant) -> Answer {
+        self.submit(proposal, deadline).await?.answer().await
+    }
+}
+
+/// Requests that are on their way.
+pub(crate) struct Submitted {
+    answer: oneshot::Receiver<Answer>,
+    deadline: Instant,
+}
+
+impl Submitted {
+    /// Waits until they are applied, or until their fate is unknown.
+    pub(crate) async fn answer(self) -> Answer {
+        match tokio::time::timeout_at(self.deadline.into(), self.answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(BrokerError::Unknown("the node stopped while it was in flight".to_owned())),
+            Err(_) => Err(BrokerError::Unknown("the deadline passed while it was in flight".to_owned())),
+        }
+    }
+}
+
+enum Role {
+    /// Not leading: everybody is told who does.
+    Following(Option<quorate_raft::LeaderInfo>),
+    /// Leading, but cluster time is not known yet: requests gather.
+    Starting(Leadership, BoxFuture<'static, Option<Timestamp>>),
+    /// Leading.
+    Leading(Leadership),
+}
+
+struct Task {
+    consensus: Consensus,
+    clock: Arc<ClusterClock>,
+    counters: Arc<Counters>,
+    limits: Limits,
+    role: Role,
+    waiting: VecDeque<Waiting>,
+    in_flight: FuturesUnordered<BoxFuture<'static, ()>>,
+}
+
+impl Task {
+    async fn run(
+        mut self,
+        mut queue: mpsc::Receiver<Waiting>,
+        mut leadership: tokio::sync::watch::Receiver<Leadership>,
+    ) {
+        let mut arrived = Vec::new();
+        let current = leadership.borrow_and_update().clone();
+        self.take_role(current);
+        loop {
+            tokio::select! {
+                biased;
+                changed = leadership.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let current = leadership.borrow_and_update().clone();
+                    self.take_role(current);
+                }
+                Some(()) = self.in_flight.next(), if !self.in_flight.is_empty() => {}
+                sample = starting(&mut self.role) => self.start_clock(sample),
+                count = queue.recv_many(&mut arrived, 1024) => {
+                    if count == 0 {
+                        return;
+                    }
+                    self.waiting.extend(arrived.drain(..));
+                }
+            }
+            self.submit();
+        }
+    }
+
+    fn take_role(&mut self, now: Leadership) {
+        match (&self.role, now.leading) {
+            (Role::Leading(then) | Role::Starting(then, _), true) if then.epoch == now.epoch => {}
+            (_, true) => {
+                self.clock.stop();
+                let consensus = self.consensus.clone();
+                let sample = Box::pin(async move { consensus.quorum_clock().await });
+                self.role = Role::Starting(now, sample);
+            }
+            (_, false) => {
+                self.clock.stop();
+                self.role = Role::Following(now.leader);
+            }
+        }
+    }
+
+    fn start_clock(&mut self, sample: Option<Timestamp>) {
+        let Role::Starting(leadership, _) = std::mem::replace(&mut self.role, Role::Following(None)) else {
+            return;
+        };
+        let Some(sample) = sample else {
+            // Without a quorum of clocks there is no quorum to commit either.
+            warn!(term = leadership.term, "no quorum answered a clock sample; asking again");
+            self.take_role(leadership);
+            return;
+        };
+        let applied = self.consensus.with_state(quorate_core::Broker::now);
+        let base = applied.max(sample);
+        info!(term = leadership.term, cluster_time_ms = base.0, "leading");
+        self.clock.start(base);
+        self.role = Role::Leading(leadership);
+    }
+
+    fn submit(&mut self) {
+        match &self.role {
+            Role::Starting(..) => {}
+            Role::Following(leader) => {
+                for waiting in self.waiting.drain(..) {
+                    let error = leader.clone().map_or(BrokerError::NoLeader, BrokerError::NotLeader);
+                    let _ = waiting.reply.send(Err(error));
+                }
+            }
+            Role::Leading(leadership) => {
+                let leadership = leadership.clone();
+                while !self.waiting.is_empty() && self.in_flight.len() < self.limits.entries_in_flight {
+                    self.submit_entry(&leadership);
+                }
+            }
+        }
+    }
+
+    fn submit_entry(&mut self, leadership: &Leadership) {
+        let Some(at) = self.clock.now() else { return };
+        let now = Instant::now();
+        let (mut requests, mut contents) = (Vec::new(), Vec::new());
+        let mut callers: Vec<(usize, oneshot::Sender<Answer>, OwnedSemaphorePermit)> = Vec::new();
+        let mut bytes = 0;
+        while let Some(waiting) = self.waiting.front() {
+            let fits = bytes + waiting.bytes <= self.limits.entry_bytes
+                && requests.len() + waiting.proposal.requests.len() <= self.limits.entry_requests;
+            if !fits && !requests.is_empty() {
+                break;
+            }
+            let waiting = self.waiting.pop_front().expect("there is a front");
+            if waiting.deadline <= now {
+                let _ = waiting.reply.send(Err(BrokerError::Overloaded));
+                continue;
+            }
+            bytes += waiting.bytes;
+            callers.push((waiting.proposal.requests.len(), waiting.reply, waiting.room));
+            requests.extend(waiting.proposal.requests);
+            contents.extend(waiting.proposal.contents);
+        }
+        if requests.is_empty() {
+            return;
+        }
+        self.counters.entry(requests.len(), bytes);
+        let entry = batch::encode(at, &requests, &contents);
+        drop((requests, contents));
+        let proposed = self.consensus.propose(entry, leadership.epoch);
+        self.in_flight.push(Box::pin(async move { distribute(callers, at, proposed.await) }));
+    }
+}
+
+/// The clock sample of a leadership that starts; never ready otherwise.
+async fn starting(role: &mut Role) -> Option<Timestamp> {
+    match role {
+        Role::Starting(_, sample) => sample.await,
+        _ => std::future::pending().await,
+    }
+}
+
+fn distribute(
+    callers: Vec<(usize, oneshot::Sender<Answer>, OwnedSemaphorePermit)>,
+    at: Timestamp,
+    result: Result<Proposed, ProposeError>,
+) {
+    match result {
+        Ok(proposed) => {
+            let mut outcomes = proposed.outcomes.into_iter();
+            for (count, reply, _) in callers {
+                let outcomes: Vec<_> = outcomes.by_ref().take(count).collect();
+                assert_eq!(outcomes.len(), count, "apply answers every request of an entry");
+                let _ = reply.send(Ok(Committed { index: proposed.index, term: proposed.term, at, outcomes }));
+            }
+        }
+        Err(error) => {
+            let error = BrokerError::from(error);
+            for (_, reply, _) in callers {
+                let _ = reply.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+impl From<ProposeError> for BrokerError {
+    fn from(error: ProposeError) -> Self {
+        match error {
+            ProposeError::NotLeader { leader: Some(leader) } => Self::NotLeader(leader),
+            ProposeError::NotLeader { leader: None } => Self::NoLeader,
+            ProposeError::Unknown(why) => Self::Unknown(why),
+            ProposeError::Fatal(why) => Self::Internal(why),
+        }
+    }
+}

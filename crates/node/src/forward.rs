@@ -1,0 +1,143 @@
+//! Requests of a node that does not lead, passed on to the one that does.
+//!
+//! One task sends one call after the other, each with all that waits, so the
+//! order of the callers is kept. Native clients follow a redirect instead; this
+//! is for what a node itself has to say (a session ended, a node is up) and for
+//! protocols whose clients cannot be redirected.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use quorate_core::batch;
+use quorate_core::command::Request;
+use quorate_core::ids::Timestamp;
+use quorate_proto::internal::forward_client::ForwardClient;
+use quorate_proto::internal::forward_response::Result as Forwarded;
+use quorate_proto::internal::forward_server::{Forward, ForwardServer};
+use quorate_proto::internal::{
+    ForwardCommitted, ForwardRefused, ForwardRequest, ForwardResponse, ForwardUnknown,
+};
+use tonic::{Code, Request as GrpcRequest, Response, Status};
+
+use crate::batcher::{Committed, Proposal};
+use crate::broker::Broker;
+use crate::error::BrokerError;
+
+/// Largest forwarded call; a batch is bounded well below.
+const CALL_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Sends requests to the leader and waits until they are applied there.
+pub(crate) async fn propose(
+    broker: &Broker,
+    proposal: &Proposal,
+    deadline: Instant,
+) -> Result<Committed, BrokerError> {
+    let consensus = broker.consensus();
+    let leader = consensus.leadership().borrow().leader.clone().ok_or(BrokerError::NoLeader)?;
+    let channel = consensus.peer_channel(leader.node_id).ok_or(BrokerError::NoLeader)?;
+    let mut client = ForwardClient::new(channel).max_decoding_message_size(CALL_BYTES_MAX);
+    let batch = batch::encode(Timestamp(0), &proposal.requests, &proposal.contents);
+    let request = ForwardRequest { envelope: Some(consensus.envelope(leader.node_id)), batch };
+    let mut request = GrpcRequest::new(request);
+    let left = deadline.saturating_duration_since(Instant::now());
+    request.set_timeout(left);
+    let answer = tokio::time::timeout(left + Duration::from_millis(100), client.propose(request)).await;
+    let response = match answer {
+        Ok(Ok(response)) => response.into_inner(),
+        Ok(Err(status)) if status.code() == Code::Unavailable && not_sent(&status) => {
+            return Err(BrokerError::NoLeader);
+        }
+        Ok(Err(status)) => return Err(BrokerError::Unknown(format!("forwarding: {}", status.message()))),
+        Err(_) => return Err(BrokerError::Unknown("forwarding: the deadline passed".to_owned())),
+    };
+    match response.result {
+        Some(Forwarded::Committed(committed)) => Ok(Committed {
+            index: committed.log_index,
+            term: committed.term,
+            at: Timestamp(committed.cluster_time_ms),
+            outcomes: batch::decode_outcomes(&committed.outcomes)
+                .map_err(|error| BrokerError::Internal(format!("forwarding: {error}")))?,
+        }),
+        Some(Forwarded::Refused(_)) => Err(BrokerError::NoLeader),
+        Some(Forwarded::Unknown(unknown)) => Err(BrokerError::Unknown(unknown.why)),
+        None => Err(BrokerError::Unknown("forwarding: an empty answer".to_owned())),
+    }
+}
+
+/// The call never left this node: there was no connection.
+fn not_sent(status: &Status) -> bool {
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        if error.downcast_ref::<std::io::Error>().is_some_and(|error| {
+            error.kind() == std::io::ErrorKind::ConnectionRefused
+        }) {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}
+
+/// Takes what other nodes pass on.
+pub(crate) struct Service(pub(crate) std::sync::Arc<std::sync::OnceLock<Broker>>);
+
+impl Service {
+    pub(crate) fn into_server(self) -> ForwardServer<Self> {
+        ForwardServer::new(self)
+            .max_decoding_message_size(CALL_BYTES_MAX)
+            .max_encoding_message_size(CALL_BYTES_MAX)
+    }
+}
+
+#[tonic::async_trait]
+impl Forward for Service {
+    async fn propose(
+        &self,
+        request: GrpcRequest<ForwardRequest>,
+    ) -> Result<Response<ForwardResponse>, Status> {
+        let broker = self.0.get().ok_or_else(|| Status::unavailable("the node is starting"))?;
+        let ForwardRequest { envelope, batch } = request.into_inner();
+        broker
+            .consensus()
+            .check_envelope(envelope.as_ref())
+            .map_err(|why| Status::failed_precondition(why.to_string()))?;
+        let batch = batch::Batch::decode(batch)
+            .map_err(|error| Status::invalid_argument(format!("the batch is malformed: {error}")))?;
+        let deadline = Instant::now() + broker.limits().request_timeout;
+        let result = match broker.propose_here(batch.requests, batch.contents, deadline).await {
+            Ok(committed) => Forwarded::Committed(ForwardCommitted {
+                log_index: committed.index,
+                term: committed.term,
+                cluster_time_ms: committed.at.0,
+                outcomes: batch::encode_outcomes(&committed.outcomes),
+            }),
+            Err(error) if error.may_have_applied() => {
+                Forwarded::Unknown(ForwardUnknown { why: error.to_string() })
+            }
+            Err(error) => Forwarded::Refused(ForwardRefused { why: error.to_string() }),
+        };
+        Ok(Response::new(ForwardResponse { result: Some(result) }))
+    }
+}
+
+/// A request that a node makes by itself: safe to repeat, so it is, until it is
+/// applied or `give_up` has passed.
+pub(crate) async fn insist(broker: &Broker, request: Request, give_up: Duration) {
+    let until = Instant::now() + give_up;
+    let mut pause = Duration::from_millis(20);
+    loop {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let proposal = Proposal { requests: vec![request.clone()], contents: Vec::<Bytes>::new() };
+        match broker.propose_anywhere(proposal, deadline).await {
+            Ok(_) | Err(BrokerError::ShuttingDown) => return,
+            Err(error) if Instant::now() >= until => {
+                tracing::warn!(%error, command = ?request.command, "given up");
+                return;
+            }
+            Err(_) => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(1));
+            }
+        }
+    }
+}

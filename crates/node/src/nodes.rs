@@ -1,0 +1,52 @@
+//! Tells the state machine which nodes live.
+//!
+//! A node that starts says `NodeUp` with its new incarnation, so that the
+//! sessions of its earlier life can end. The leader says `NodeDown` for a node
+//! that it has not heard of for [`Config::node_down_after`]: what its
+//! connections held is given back.
+//!
+//! [`Config::node_down_after`]: crate::Config::node_down_after
+
+use std::time::Duration;
+
+use quorate_core::command::{Command, Request};
+
+use crate::broker::Broker;
+use crate::forward;
+
+/// Announces this node's new life.
+pub(crate) async fn announce(broker: Broker) {
+    let command =
+        Command::NodeUp { node: broker.consensus().node_id(), incarnation: broker.consensus().incarnation() };
+    forward::insist(&broker, Request { id: None, command }, Duration::from_secs(365 * 24 * 3600)).await;
+}
+
+/// While leading, looks for nodes that have gone silent.
+pub(crate) async fn watch(broker: Broker, down_after: Duration) {
+    let mut interval = tokio::time::interval((down_after / 10).max(Duration::from_millis(100)));
+    let mut leading_since = None;
+    loop {
+        interval.tick().await;
+        if broker.clock().now().is_none() {
+            leading_since = None;
+            continue;
+        }
+        // A new leader has heard of nobody yet: it waits the whole time.
+        let since = *leading_since.get_or_insert_with(std::time::Instant::now);
+        if since.elapsed() < down_after {
+            continue;
+        }
+        let known = broker.consensus().with_state(|state| state.nodes_with_sessions());
+        for (node, incarnation) in known {
+            if node == broker.consensus().node_id() {
+                continue;
+            }
+            let silent = broker.consensus().silent_for(node);
+            if silent.is_none_or(|silent| silent >= down_after) {
+                tracing::warn!(node = node.0, "not heard of: ending its sessions");
+                let command = Command::NodeDown { node, incarnation };
+                forward::insist(&broker, Request { id: None, command }, Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
