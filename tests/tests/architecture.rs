@@ -35,6 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quorate-client",
             "quorate-cli",
             "quorate-load",
+            "quorate-test-cluster",
         ],
     ),
     (
