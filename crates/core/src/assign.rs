@@ -1,0 +1,308 @@
+//! Who gets which message.
+//!
+//! Assignment happens in the command that makes it possible. After each command
+//! every queue that gained a ready message or a free taker is gone through:
+//! the first ready message goes to the taker whose turn it is, until one of the
+//! two is used up. A consumer takes one message and goes to the back; a lease
+//! that waits takes its share in the same rounds, and is answered at the end of
+//! the command with what it has, if it has anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::broker::Broker;
+use crate::deadlines::Due;
+use crate::effect::{Effect, Leased};
+use crate::ids::{ClientId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId, Timestamp, Token};
+use crate::limits;
+use crate::outcome::{Outcome, Rejection, Reply};
+use crate::queue::{Holder, Lease, Place, Queue, Record, State, Taker, check_lease, invalid};
+
+/// Lease commands that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    pub(crate) by_request: BTreeMap<(ClientId, u64), Waiter>,
+    /// Index.
+    pub(crate) by_node: BTreeSet<(NodeId, ClientId, u64)>,
+}
+
+/// One lease command that waits. Persisted in snapshots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Waiter {
+    pub(crate) request: RequestId,
+    pub(crate) queue: QueueId,
+    pub(crate) node: NodeId,
+    pub(crate) count_max: u32,
+    pub(crate) lease: Option<Millis>,
+    pub(crate) until: Timestamp,
+    pub(crate) turn: u64,
+}
+
+/// What a lease command asks for.
+pub(crate) struct Pull<'a> {
+    pub(crate) request: Option<RequestId>,
+    pub(crate) queue: &'a QueueName,
+    pub(crate) count_max: u32,
+    pub(crate) lease: Option<Millis>,
+    pub(crate) wait: Millis,
+    pub(crate) node: NodeId,
+}
+
+impl Waiters {
+    pub(crate) fn insert(&mut self, waiter: Waiter) {
+        let RequestId { client, sequence, .. } = waiter.request;
+        self.by_node.insert((waiter.node, client, sequence));
+        self.by_request.insert((client, sequence), waiter);
+    }
+
+    fn remove(&mut self, client: ClientId, sequence: u64) -> Option<Waiter> {
+        let waiter = self.by_request.remove(&(client, sequence))?;
+        self.by_node.remove(&(waiter.node, client, sequence));
+        Some(waiter)
+    }
+}
+
+impl Broker {
+    pub(crate) fn pull(&mut self, pull: &Pull<'_>) -> Outcome {
+        if !(1..=limits::LEASE_COUNT_MAX).contains(&pull.count_max) {
+            let problem = format!("1 to {}, not {}", limits::LEASE_COUNT_MAX, pull.count_max);
+            return Err(invalid("max_messages", problem));
+        }
+        check_lease("lease_ms", pull.lease)?;
+        if pull.wait > limits::WAIT_MAX {
+            let problem = format!("at most {} ms, not {}", limits::WAIT_MAX.0, pull.wait.0);
+            return Err(invalid("wait_ms", problem));
+        }
+        let queue = self.queue_id(pull.queue)?;
+        let Some(request) = pull.request.filter(|_| pull.wait != Millis(0)) else {
+            if pull.wait != Millis(0) {
+                return Err(invalid("request_id", "a lease that waits needs one".to_owned()));
+            }
+            return Ok(Reply::Leased(self.lease_ready(queue, pull)));
+        };
+        let leased = self.lease_ready(queue, pull);
+        if !leased.is_empty() {
+            return Ok(Reply::Leased(leased));
+        }
+        if self.waiters.by_request.len() >= limits::WAITERS_MAX {
+            return Err(Rejection::LimitExceeded(format!(
+                "{} leases that wait",
+                limits::WAITERS_MAX
+            )));
+        }
+        let until = self.now.after(pull.wait);
+        let held = self.held_mut(queue);
+        let turn = held.next_turn();
+        held.takers
+            .insert(turn, Taker::Waiter(request.client, request.sequence));
+        self.deadlines.insert(
+            until,
+            Due::Waiter {
+                client: request.client,
+                sequence: request.sequence,
+            },
+        );
+        let (node, count_max, lease) = (pull.node, pull.count_max, pull.lease);
+        self.waiters.insert(Waiter {
+            request,
+            queue,
+            node,
+            count_max,
+            lease,
+            until,
+            turn,
+        });
+        Ok(Reply::Waiting)
+    }
+
+    fn lease_ready(&mut self, queue: QueueId, pull: &Pull<'_>) -> Vec<Leased> {
+        let mut leased = Vec::new();
+        while leased.len() < pull.count_max as usize {
+            let Some(position) = self.first_ready(queue) else {
+                break;
+            };
+            leased.push(self.grant(queue, position, Holder::Puller, pull.lease));
+        }
+        leased
+    }
+
+    /// Passes what is ready on to who can take it.
+    pub(crate) fn assign(&mut self, id: QueueId) {
+        let mut shares: Vec<(Waiter, Vec<Leased>)> = Vec::new();
+        while let Some(queue) = self.queues.get(&id) {
+            let Some((&turn, &taker)) = queue.takers.first_key_value() else {
+                break;
+            };
+            let Some(position) = self.first_ready(id) else {
+                break;
+            };
+            match taker {
+                Taker::Consumer(session, consumer) => self.deliver(id, position, session, consumer),
+                Taker::Waiter(client, sequence) => {
+                    let waiter = &self.waiters.by_request[&(client, sequence)];
+                    let (lease, count_max) = (waiter.lease, waiter.count_max as usize);
+                    let place = shares.iter().position(|(of, _)| of.turn == turn);
+                    let place = place.unwrap_or_else(|| {
+                        shares.push((waiter.clone(), Vec::new()));
+                        shares.len() - 1
+                    });
+                    let leased = self.grant(id, position, Holder::Puller, lease);
+                    shares[place].1.push(leased);
+                    let full = shares[place].1.len() >= count_max;
+                    shares[place].0.turn = self.pass_turn(id, turn, full);
+                }
+            }
+        }
+        for (waiter, leased) in shares {
+            self.held_mut(id).takers.remove(&waiter.turn);
+            let RequestId { client, sequence, .. } = waiter.request;
+            self.answer(client, sequence, leased);
+        }
+    }
+
+    /// The taker whose turn it was goes to the back, or leaves.
+    fn pass_turn(&mut self, queue: QueueId, turn: u64, leaves: bool) -> u64 {
+        let queue = self.held_mut(queue);
+        let taker = queue.takers.remove(&turn).expect("the caller saw it");
+        let next = queue.next_turn();
+        if !leaves {
+            queue.takers.insert(next, taker);
+        }
+        next
+    }
+
+    /// The first message that can be leased. Those before it whose life is over
+    /// end here, if their deadline did not get to it.
+    fn first_ready(&mut self, queue: QueueId) -> Option<u64> {
+        loop {
+            let Place { position } = *self.held(queue).ready.first()?;
+            if !self.record(queue, position).is_expired(self.now) {
+                return Some(position);
+            }
+            self.expire(queue, position);
+        }
+    }
+
+    fn deliver(&mut self, queue: QueueId, position: u64, session: SessionId, id: crate::ids::ConsumerId) {
+        let turn = self.held_mut(queue).next_turn();
+        let held = self
+            .sessions
+            .by_id
+            .get_mut(&session)
+            .expect("takers are of live sessions");
+        let (node, epoch) = (held.head.node, held.head.epoch);
+        let consumer = held.consumers.get_mut(&id).expect("takers are live consumers");
+        let lease = consumer.lease;
+        let before = std::mem::replace(&mut consumer.turn, turn);
+        self.held_mut(queue).takers.remove(&before);
+        // Holding the lease puts the consumer back in line if it can take more.
+        let leased = self.grant(
+            queue,
+            position,
+            Holder::Consumer {
+                session,
+                consumer: id,
+            },
+            lease,
+        );
+        self.effects.push(Effect::Deliver {
+            node,
+            session,
+            epoch,
+            consumer: id,
+            leased,
+        });
+    }
+
+    fn grant(&mut self, id: QueueId, position: u64, holder: Holder, lease: Option<Millis>) -> Leased {
+        self.grants += 1;
+        let queue = self.held(id);
+        let until = self.now.after(lease.unwrap_or(queue.head.settings.lease));
+        let lease = Lease {
+            grant: self.grants,
+            until,
+            holder,
+        };
+        self.change(id, position, |record| {
+            record.grants = record.grants.saturating_add(1);
+            record.state = State::Leased(lease);
+        });
+        let queue = self.held_mut(id);
+        let record = queue.records.get(position).expect("it was changed just now");
+        let leased = queue.leased(position, record, lease);
+        queue.head.totals.redelivered += u64::from(leased.redelivered);
+        leased
+    }
+
+    // ------------------------------------------------------------------ waiters
+
+    /// A request that waits came again: its caller is on this node now.
+    pub(crate) fn retarget(&mut self, request: RequestId, node: NodeId) {
+        if let Some(mut waiter) = self.waiters.remove(request.client, request.sequence) {
+            waiter.node = node;
+            waiter.request = request;
+            self.waiters.insert(waiter);
+        }
+    }
+
+    /// Ends a wait with what it got.
+    pub(crate) fn answer(&mut self, client: ClientId, sequence: u64, leased: Vec<Leased>) {
+        let Some(Waiter { node, request, .. }) = self.remove_waiter(client, sequence) else {
+            return;
+        };
+        self.requests
+            .replace(client, sequence, Ok(Reply::Leased(leased.clone())));
+        self.effects.push(Effect::LeaseAnswered {
+            node,
+            request,
+            leased,
+        });
+    }
+
+    /// Ends a wait of which the client says that it does not wait.
+    pub(crate) fn remove_waiter(&mut self, client: ClientId, sequence: u64) -> Option<Waiter> {
+        let waiter = self.waiters.remove(client, sequence)?;
+        self.deadlines
+            .remove(waiter.until, Due::Waiter { client, sequence });
+        if let Some(queue) = self.queues.get_mut(&waiter.queue) {
+            queue.takers.remove(&waiter.turn);
+        }
+        Some(waiter)
+    }
+
+    /// Ends all waits of callers on a node that is gone. Repeated, such a
+    /// request is answered like one whose time ran out.
+    pub(crate) fn give_up_waiters_of(&mut self, node: NodeId) {
+        let all = (node, ClientId(0), 0)..=(node, ClientId(u64::MAX), u64::MAX);
+        let waiters: Vec<_> = self.waiters.by_node.range(all).copied().collect();
+        for (_, client, sequence) in waiters {
+            self.remove_waiter(client, sequence);
+            self.requests
+                .replace(client, sequence, Ok(Reply::Leased(Vec::new())));
+        }
+    }
+}
+
+impl Queue {
+    /// What the holder of a lease gets to see.
+    pub(crate) fn leased(&self, position: u64, record: &Record, lease: Lease) -> Leased {
+        let attempt = record.attempt();
+        Leased {
+            token: Token {
+                queue: self.head.id,
+                position,
+                attempt,
+                grant: lease.grant,
+            },
+            message: record.id,
+            queue: self.head.name.clone(),
+            content_bytes: record.content_bytes,
+            redelivered: record.grants > 1,
+            leased_until: lease.until,
+            published_at: record.published_at,
+            last_error: record.last_error().to_owned(),
+            dead_letter: record.dead_letter().cloned(),
+        }
+    }
+}

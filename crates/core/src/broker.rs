@@ -1,0 +1,284 @@
+//! [`Broker`]: the whole state, and [`apply`](Broker::apply), which changes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::assign::{Pull, Waiters};
+use crate::command::{Command, Request};
+use crate::deadlines::{Deadlines, Due};
+use crate::effect::Effect;
+use crate::hash::RollingHash;
+use crate::ids::{Incarnation, NodeId, QueueId, QueueName, Timestamp};
+use crate::limits::{DUE_PER_ENTRY_MAX, REQUESTS_PER_ENTRY_MAX};
+use crate::outcome::{Outcome, Rejection, Reply};
+use crate::queue::{Queue, State};
+use crate::requests::{Admission, Requests};
+use crate::session::Sessions;
+
+/// What the log says of an entry besides its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// Where it stands in the log; above that of every entry before.
+    pub index: u64,
+    /// The leader's stamp.
+    pub at: Timestamp,
+    /// Of the entry's bytes; goes into the state hash.
+    pub digest: u64,
+}
+
+/// What came of an entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// One for each request, in order.
+    pub outcomes: Vec<Outcome>,
+    /// What is to be done, in order.
+    pub effects: Vec<Effect>,
+}
+
+/// The broker.
+///
+/// Fields marked as index follow from the others and are rebuilt by
+/// [`restore`](Broker::restore).
+#[derive(Debug, Default)]
+pub struct Broker {
+    pub(crate) index: u64,
+    pub(crate) now: Timestamp,
+    pub(crate) hash: RollingHash,
+    /// Leases granted so far.
+    pub(crate) grants: u64,
+    /// Attaches so far.
+    pub(crate) epochs: u64,
+    pub(crate) queues: BTreeMap<QueueId, Queue>,
+    /// Index.
+    pub(crate) names: BTreeMap<QueueName, QueueId>,
+    pub(crate) sessions: Sessions,
+    pub(crate) nodes: BTreeMap<NodeId, Incarnation>,
+    pub(crate) waiters: Waiters,
+    pub(crate) requests: Requests,
+    /// Index.
+    pub(crate) deadlines: Deadlines,
+
+    /// Effects of the entry under way; empty between entries.
+    pub(crate) effects: Vec<Effect>,
+    /// Queues in which something may be assigned; empty between commands.
+    pub(crate) touched: BTreeSet<QueueId>,
+}
+
+impl Broker {
+    /// A broker to which nothing has happened.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Applies one entry: first the time, then its requests in order.
+    ///
+    /// `contents` has the length in bytes of each content of the entry, by
+    /// number. Message *k* of the first publish takes content *k*, and so on in
+    /// order; a publish that is refused, or was done before, still takes up its
+    /// numbers.
+    ///
+    /// # Panics
+    ///
+    /// If the index does not grow, or the broker finds itself broken. The node
+    /// must stop then: what it would go on to answer cannot be relied upon.
+    pub fn apply(&mut self, meta: Meta, requests: &[Request], contents: &[u32]) -> Applied {
+        assert!(
+            meta.index > self.index,
+            "entry {} comes after entry {}",
+            meta.index,
+            self.index
+        );
+        self.index = meta.index;
+        self.now = self.now.max(meta.at);
+        self.process_due();
+
+        let mut outcomes = Vec::with_capacity(requests.len());
+        let mut next_content = 0;
+        for (ordinal, request) in requests.iter().enumerate() {
+            let content = Contents {
+                first: next_content,
+                bytes: contents,
+            };
+            if let Command::Publish { messages, .. } = &request.command {
+                next_content += messages.len();
+            }
+            outcomes.push(self.request(request, ordinal, content));
+            self.assign_touched();
+        }
+
+        let applied = Applied {
+            outcomes,
+            effects: std::mem::take(&mut self.effects),
+        };
+        self.hash.update(&meta, &applied);
+        applied
+    }
+
+    /// When something is to happen by itself. If that is in the past there is
+    /// more to do than fitted into one entry. An entry with a later stamp does
+    /// it, be it empty.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        [self.deadlines.next(), self.requests.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Index of the last entry.
+    #[must_use]
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Cluster time: the highest stamp of any entry.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Two brokers that applied the same entries have the same.
+    #[must_use]
+    pub fn state_hash(&self) -> u128 {
+        self.hash.value()
+    }
+
+    fn request(&mut self, request: &Request, ordinal: usize, contents: Contents<'_>) -> Outcome {
+        if ordinal >= REQUESTS_PER_ENTRY_MAX {
+            return Err(Rejection::LimitExceeded(format!(
+                "{REQUESTS_PER_ENTRY_MAX} requests in one entry"
+            )));
+        }
+        let Some(id) = request.id else {
+            return self.execute(request, ordinal, contents);
+        };
+        let (admission, given_up) = self.requests.admit(id, self.now);
+        for (client, sequence) in given_up {
+            self.remove_waiter(client, sequence);
+        }
+        match admission {
+            Admission::New => {
+                let outcome = self.execute(request, ordinal, contents);
+                self.requests.remember(id, &outcome);
+                outcome
+            }
+            Admission::Repeated(outcome) => {
+                if let (Ok(Reply::Waiting), Command::Lease { node, .. }) = (&outcome, &request.command) {
+                    self.retarget(id, *node);
+                }
+                outcome
+            }
+            Admission::Refused(rejection) => Err(rejection),
+        }
+    }
+
+    fn execute(&mut self, request: &Request, ordinal: usize, contents: Contents<'_>) -> Outcome {
+        match &request.command {
+            Command::DeclareQueue { name, settings } => self.declare_queue(name, settings, ordinal),
+            Command::UpdateQueue { name, settings } => self.update_queue(name, settings),
+            Command::PurgeQueue { name } => self.purge_queue(name),
+            Command::DeleteQueue {
+                name,
+                if_empty,
+                if_unused,
+            } => self.delete_queue(name, *if_empty, *if_unused),
+            Command::Publish { queue, messages } => {
+                let (first, contents) = contents.take(messages.len());
+                self.publish(queue, messages, first, contents)
+            }
+            Command::Lease {
+                queue,
+                count_max,
+                lease,
+                wait,
+                node,
+            } => self.pull(&Pull {
+                request: request.id,
+                queue,
+                count_max: *count_max,
+                lease: *lease,
+                wait: *wait,
+                node: *node,
+            }),
+            Command::Settle { settlements } => self.settle(settlements),
+            Command::AttachSession {
+                session,
+                node,
+                incarnation,
+            } => self.attach_session(*session, *node, *incarnation),
+            Command::CloseSession { session, epoch } => self.close_session(*session, *epoch),
+            Command::Consume {
+                session,
+                consumer,
+                queue,
+                credit,
+                lease,
+                name,
+            } => self.consume(*session, *consumer, queue, *credit, *lease, name),
+            Command::CancelConsumer { session, consumer } => self.cancel_consumer(*session, *consumer),
+            Command::SetCredit {
+                session,
+                consumer,
+                credit,
+            } => self.set_credit(*session, *consumer, *credit),
+            Command::NodeUp { node, incarnation } => self.node_up(*node, *incarnation),
+            Command::NodeDown { node, incarnation } => self.node_down(*node, *incarnation),
+            Command::Tick => Ok(Reply::Done),
+        }
+    }
+
+    fn assign_touched(&mut self) {
+        while let Some(queue) = self.touched.pop_first() {
+            self.assign(queue);
+        }
+    }
+
+    /// Does what is due, oldest first, as far as one entry may.
+    fn process_due(&mut self) {
+        for _ in 0..DUE_PER_ENTRY_MAX {
+            match self.deadlines.due(self.now) {
+                Some(Due::Message { queue, position }) => self.message_due(queue, position),
+                Some(Due::Waiter { client, sequence }) => self.answer(client, sequence, Vec::new()),
+                Some(Due::Orphan { session }) => self.end_session(session),
+                None if self.requests.next_deadline().is_some_and(|at| at <= self.now) => {
+                    for (client, sequence) in self.requests.forget_longest_silent() {
+                        self.remove_waiter(client, sequence);
+                    }
+                }
+                None => break,
+            }
+        }
+        self.assign_touched();
+    }
+
+    fn message_due(&mut self, queue: QueueId, position: u64) {
+        let record = self.record(queue, position);
+        match record.state {
+            State::Leased(_) => self.fail(queue, position, "lease expired", None),
+            State::Delayed { .. } if !record.is_expired(self.now) => {
+                self.change(queue, position, |record| record.state = State::Ready);
+            }
+            State::Delayed { .. } | State::Ready => self.expire(queue, position),
+            State::Dead { .. } => unreachable!("nothing falls due in a dead set"),
+        }
+    }
+}
+
+/// The contents of an entry, from the first that is still to be taken.
+#[derive(Clone, Copy)]
+struct Contents<'a> {
+    first: usize,
+    bytes: &'a [u32],
+}
+
+impl<'a> Contents<'a> {
+    /// The number of the first, and the lengths of the next `count`, or of what
+    /// there is of them.
+    fn take(self, count: usize) -> (u32, &'a [u32]) {
+        let end = self.bytes.len().min(self.first + count);
+        let bytes = self.bytes.get(self.first..end).unwrap_or_default();
+        (u32::try_from(self.first).unwrap_or(u32::MAX), bytes)
+    }
+}

@@ -1,0 +1,290 @@
+//! Whether a broker is in order: the numbered invariants of [the crate](crate),
+//! each recounted from the records.
+//!
+//! Walks through everything; meant for tests, and for what comes out of a
+//! restore.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::broker::Broker;
+use crate::deadlines::Due;
+use crate::ids::{ConsumerId, QueueId, SessionId, Timestamp};
+use crate::queue::{Holder, Lease, Place, Queue, State, Taker, Tallies, Tally};
+
+/// One broken invariant, for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// All that is broken; empty if the broker is in order.
+#[must_use]
+pub fn check(broker: &Broker) -> Vec<Violation> {
+    let mut checker = Checker {
+        broker,
+        violations: Vec::new(),
+        deadlines: BTreeSet::new(),
+        wanting: BTreeMap::new(),
+        held: BTreeMap::new(),
+    };
+    checker.check_names();
+    checker.collect_wanting();
+    for (id, queue) in &broker.queues {
+        checker.check_queue(*id, queue);
+    }
+    checker.check_sessions();
+    checker.check_waiters();
+    checker.check_deadlines();
+    checker.ensure(broker.requests.is_consistent(), || {
+        "requests: order of use is not that of the clients".into()
+    });
+    checker.ensure(broker.effects.is_empty(), || {
+        "effects are left from an entry".into()
+    });
+    checker.ensure(broker.touched.is_empty(), || {
+        "queues are left to be assigned".into()
+    });
+    checker.violations
+}
+
+struct Checker<'a> {
+    broker: &'a Broker,
+    violations: Vec<Violation>,
+    /// Those that must be there.
+    deadlines: BTreeSet<(Timestamp, Due)>,
+    /// Consumers and takers by queue.
+    wanting: BTreeMap<QueueId, Wanting>,
+    /// Leases by what they hang on.
+    held: BTreeMap<SessionId, BTreeSet<(ConsumerId, QueueId, u64)>>,
+}
+
+/// Who wants the messages of a queue, as sessions and waiters say.
+#[derive(Default)]
+struct Wanting {
+    consumers: BTreeSet<(SessionId, ConsumerId)>,
+    takers: BTreeMap<u64, Taker>,
+}
+
+impl Checker<'_> {
+    fn ensure(&mut self, holds: bool, violation: impl FnOnce() -> String) {
+        if !holds {
+            self.violations.push(Violation(violation()));
+        }
+    }
+
+    fn check_names(&mut self) {
+        let names = self
+            .broker
+            .queues
+            .iter()
+            .map(|(id, queue)| (queue.head.name.clone(), *id));
+        let names: BTreeMap<_, _> = names.collect();
+        self.ensure(names == self.broker.names, || {
+            "names do not lead to the queues".into()
+        });
+        self.ensure(names.len() == self.broker.queues.len(), || {
+            "two queues have one name".into()
+        });
+    }
+
+    fn check_queue(&mut self, id: QueueId, queue: &Queue) {
+        let name = &queue.head.name;
+        let mut tallies = Tallies::default();
+        let mut ready = BTreeSet::new();
+        for (position, record) in queue.records.iter() {
+            let tally = tallies.of_mut(&record.state);
+            *tally = tally.plus(Tally::of(record));
+            if let Some(at) = record.due() {
+                self.deadlines.insert((at, Due::Message { queue: id, position }));
+            }
+            match record.state {
+                State::Ready => {
+                    ready.insert(Place { position });
+                }
+                State::Leased(Lease { grant, holder, .. }) => {
+                    self.ensure(grant <= self.broker.grants, || {
+                        format!("queue {name}, {position}: lease {grant} was never granted")
+                    });
+                    if let Holder::Consumer { session, consumer } = holder {
+                        self.held
+                            .entry(session)
+                            .or_default()
+                            .insert((consumer, id, position));
+                    }
+                }
+                State::Delayed { .. } | State::Dead { .. } => {}
+            }
+            self.ensure(position < queue.head.next_position, || {
+                format!("queue {name}, {position}: no message has entered there yet")
+            });
+            let leased = matches!(record.state, State::Leased(_));
+            self.ensure(record.grants >= record.failures + u32::from(leased), || {
+                format!(
+                    "queue {name}, {position}: {} leases, {} failed",
+                    record.grants, record.failures
+                )
+            });
+        }
+        self.ensure(ready == queue.ready, || {
+            format!("queue {name}: the ready set is not the ready messages")
+        });
+        self.ensure(tallies == queue.tallies, || {
+            format!(
+                "queue {name}: tallies are {:?}, recounted {tallies:?}",
+                queue.tallies
+            )
+        });
+        let totals = queue.head.totals;
+        let gone = [
+            totals.acked,
+            totals.expired,
+            totals.dead_lettered,
+            totals.dropped,
+            totals.deleted,
+        ];
+        self.ensure(
+            totals.published == tallies.all().count + gone.iter().sum::<u64>(),
+            || format!("queue {name}: {totals:?} do not explain {tallies:?}"),
+        );
+        self.ensure(totals.published == queue.head.next_position, || {
+            format!(
+                "queue {name}: {} messages entered, by position {}",
+                totals.published, queue.head.next_position
+            )
+        });
+        self.ensure(ready.is_empty() || queue.takers.is_empty(), || {
+            format!("queue {name}: a ready message and a taker were not brought together")
+        });
+        self.check_takers(id, queue);
+    }
+
+    /// Consumers and takers of a queue are those that say so themselves.
+    fn check_takers(&mut self, id: QueueId, queue: &Queue) {
+        let name = &queue.head.name;
+        let Wanting { consumers, takers } = self.wanting.remove(&id).unwrap_or_default();
+        self.ensure(consumers == queue.consumers, || {
+            format!("queue {name}: its consumers are not those of the sessions")
+        });
+        self.ensure(takers == queue.takers, || {
+            format!(
+                "queue {name}: takers are {:?}, recounted {takers:?}",
+                queue.takers
+            )
+        });
+        self.ensure(
+            queue.takers.keys().all(|turn| *turn <= queue.head.next_turn),
+            || format!("queue {name}: a turn was never given out"),
+        );
+    }
+
+    fn collect_wanting(&mut self) {
+        for (session_id, session) in &self.broker.sessions.by_id {
+            for (consumer_id, consumer) in &session.consumers {
+                let wanting = self.wanting.entry(consumer.queue).or_default();
+                wanting.consumers.insert((*session_id, *consumer_id));
+                if consumer.has_free_credit() && session.head.orphaned_until.is_none() {
+                    wanting
+                        .takers
+                        .insert(consumer.turn, Taker::Consumer(*session_id, *consumer_id));
+                }
+            }
+        }
+        for ((client, sequence), waiter) in &self.broker.waiters.by_request {
+            let wanting = self.wanting.entry(waiter.queue).or_default();
+            wanting
+                .takers
+                .insert(waiter.turn, Taker::Waiter(*client, *sequence));
+        }
+    }
+
+    fn check_sessions(&mut self) {
+        let sessions = &self.broker.sessions;
+        for (id, session) in &sessions.by_id {
+            let held = self.held.remove(id).unwrap_or_default();
+            self.ensure(held == session.leases, || {
+                format!("session {}: its leases are not those of the messages", id.0)
+            });
+            for (consumer_id, consumer) in &session.consumers {
+                let in_flight = held
+                    .iter()
+                    .filter(|(c, q, _)| c == consumer_id && *q == consumer.queue)
+                    .count();
+                self.ensure(consumer.in_flight as usize == in_flight, || {
+                    format!(
+                        "session {}, consumer {}: {in_flight} in flight, counted {}",
+                        id.0, consumer_id.0, consumer.in_flight
+                    )
+                });
+                self.ensure(self.broker.queues.contains_key(&consumer.queue), || {
+                    format!("session {}, consumer {}: its queue is gone", id.0, consumer_id.0)
+                });
+            }
+            if let Some(at) = session.head.orphaned_until {
+                self.deadlines.insert((at, Due::Orphan { session: *id }));
+            }
+            self.ensure(session.head.epoch <= self.broker.epochs, || {
+                format!("session {}: its epoch is to come", id.0)
+            });
+            let known = self.broker.nodes.get(&session.head.node).copied();
+            let current = known == Some(session.head.incarnation);
+            self.ensure(current || session.head.orphaned_until.is_some(), || {
+                format!("session {}: its node's life is over, and it is no orphan", id.0)
+            });
+        }
+        let unowned: Vec<u64> = self.held.keys().map(|id| id.0).collect();
+        self.ensure(unowned.is_empty(), || {
+            format!("leases hang on sessions that are gone: {unowned:?}")
+        });
+        let by_node: BTreeSet<_> = sessions.by_id.iter().map(|(id, s)| (s.head.node, *id)).collect();
+        self.ensure(by_node == sessions.by_node, || {
+            "sessions by node are not the sessions".into()
+        });
+    }
+
+    fn check_waiters(&mut self) {
+        let mut by_node = BTreeSet::new();
+        for ((client, sequence), waiter) in &self.broker.waiters.by_request {
+            by_node.insert((waiter.node, *client, *sequence));
+            self.deadlines.insert((
+                waiter.until,
+                Due::Waiter {
+                    client: *client,
+                    sequence: *sequence,
+                },
+            ));
+            self.ensure(self.broker.queues.contains_key(&waiter.queue), || {
+                "a lease waits on a queue that is gone".into()
+            });
+            self.ensure(
+                (waiter.request.client, waiter.request.sequence) == (*client, *sequence),
+                || "a lease waits under the request of another".into(),
+            );
+        }
+        self.ensure(by_node == self.broker.waiters.by_node, || {
+            "waiters by node are not the waiters".into()
+        });
+        let mut waiting = BTreeSet::new();
+        for (id, client) in self.broker.requests.clients() {
+            waiting.extend(client.waiting().map(|sequence| (*id, sequence)));
+            self.ensure(client.is_sound(), || {
+                format!("client {}: its window is not bounded", id.0)
+            });
+        }
+        self.ensure(waiting.iter().eq(self.broker.waiters.by_request.keys()), || {
+            "the requests that are remembered as waiting are not those that wait".into()
+        });
+    }
+
+    fn check_deadlines(&mut self) {
+        let expected = std::mem::take(&mut self.deadlines);
+        self.ensure(expected.iter().eq(self.broker.deadlines.iter()), || {
+            let there = self.broker.deadlines.iter().count();
+            format!("deadlines: {there} are kept, {} must be", expected.len())
+        });
+    }
+}

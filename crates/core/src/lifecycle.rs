@@ -1,0 +1,236 @@
+//! How a message goes from one state to the next.
+//!
+//! All changes of a record go through [`insert`](Broker::insert),
+//! [`change`](Broker::change) and [`take`](Broker::take), which keep every index
+//! and counter in step. The functions below them are the steps of the
+//! life-cycle that [the crate](crate) draws.
+
+use crate::broker::Broker;
+use crate::command::Overflow;
+use crate::deadlines::Due;
+use crate::effect::{DeadLetter, DeadReason, Effect};
+use crate::ids::{Millis, QueueId, QueueName, Timestamp};
+use crate::limits::DISPLACEMENTS_MAX;
+use crate::queue::{Holder, Lease, Place, Queue, Record, State, Tally, Totals, backoff};
+
+impl Broker {
+    /// A lease ended in failure: the message waits for its next attempt, or its
+    /// attempts are used up.
+    pub(crate) fn fail(&mut self, queue: QueueId, position: u64, error: &str, delay: Option<Millis>) {
+        self.change(queue, position, |record| {
+            record.failures = record.failures.saturating_add(1);
+            record.set_last_error(error);
+        });
+        let settings = self.held(queue).head.settings.clone();
+        let record = self.record(queue, position);
+        if settings.deliveries_max != 0 && record.failures >= settings.deliveries_max {
+            self.dead_letter(queue, position, DeadReason::DeliveriesMax, &mut Vec::new());
+        } else {
+            let delay = delay.unwrap_or_else(|| backoff(&settings, record.id, record.failures));
+            self.put_back(queue, position, delay);
+        }
+    }
+
+    /// A message is free again, in its old position, now or after a delay. If
+    /// its life has passed meanwhile, it ends.
+    pub(crate) fn put_back(&mut self, queue: QueueId, position: u64, delay: Millis) {
+        if self.record(queue, position).is_expired(self.now) {
+            self.expire(queue, position);
+            return;
+        }
+        let until = self.now.after(delay);
+        let state = if delay == Millis(0) {
+            State::Ready
+        } else {
+            State::Delayed { until }
+        };
+        self.change(queue, position, |record| record.state = state);
+    }
+
+    /// A message's life is over.
+    pub(crate) fn expire(&mut self, queue: QueueId, position: u64) {
+        if self.held(queue).head.settings.dead_letter_queue.is_some() {
+            self.dead_letter(queue, position, DeadReason::Expired, &mut Vec::new());
+        } else {
+            self.remove(queue, position, |totals| &mut totals.expired);
+        }
+    }
+
+    /// Moves a message to the dead-letter queue, or into the dead set of its
+    /// own if there is none that can take it. `making_room` has the queues
+    /// that are dropping messages for what this one belongs to.
+    pub(crate) fn dead_letter(
+        &mut self,
+        queue: QueueId,
+        position: u64,
+        reason: DeadReason,
+        making_room: &mut Vec<QueueId>,
+    ) {
+        let Some(target) = self.dead_letter_target(queue, position, making_room) else {
+            let at = self.now;
+            self.change(queue, position, |record| {
+                record.state = State::Dead { reason, at }
+            });
+            return;
+        };
+        let mut record = self.take(queue, position);
+        let origin = self.held_mut(queue);
+        origin.head.totals.dead_lettered += 1;
+        let origin = origin.head.name.clone();
+        self.make_room(target, Tally::of(&record), making_room);
+
+        let attempts = record.failures;
+        let extra = record.extra_mut();
+        extra.dead_letter = Some(DeadLetter {
+            origin,
+            origin_id: queue,
+            reason,
+            attempts,
+        });
+        extra.deaths.push(queue);
+        record.failures = 0;
+        record.grants = 0;
+        record.expires_at = self.life_end(target, Millis(0), Millis(0));
+        record.state = State::Ready;
+        self.insert(target, record);
+    }
+
+    /// The queue that takes a message as a dead letter: it is set, it exists,
+    /// it has room, and the message does not run in a circle.
+    fn dead_letter_target(&self, queue: QueueId, position: u64, making_room: &[QueueId]) -> Option<QueueId> {
+        let record = self.record(queue, position);
+        let name: &QueueName = self.held(queue).head.settings.dead_letter_queue.as_ref()?;
+        let target = *self.names.get(name)?;
+        let circular = target == queue || record.died_in(target) || making_room.contains(&target);
+        let full = self.held(target).limit_against(Tally::of(record)).is_some();
+        (!circular && !full && making_room.len() < DISPLACEMENTS_MAX).then_some(target)
+    }
+
+    /// Drops ready messages from the head until there is room for more, if that
+    /// is the queue's policy.
+    pub(crate) fn make_room(&mut self, queue: QueueId, more: Tally, making_room: &mut Vec<QueueId>) {
+        if self.held(queue).head.settings.overflow != Overflow::DropHead {
+            return;
+        }
+        making_room.push(queue);
+        while self.held(queue).is_short_of_room(more) {
+            let Some(Place { position }) = self.held(queue).ready.first().copied() else {
+                break;
+            };
+            if self.held(queue).head.settings.dead_letter_queue.is_some() {
+                self.dead_letter(queue, position, DeadReason::DroppedByLimit, making_room);
+            } else {
+                self.remove(queue, position, |totals| &mut totals.dropped);
+            }
+        }
+        making_room.pop();
+    }
+
+    /// When the life of a message ends that enters a queue now.
+    pub(crate) fn life_end(&self, queue: QueueId, delay: Millis, ttl: Millis) -> Timestamp {
+        let ttls = [ttl, self.held(queue).head.settings.message_ttl];
+        let ttl = ttls.into_iter().filter(|ttl| *ttl != Millis(0)).min();
+        ttl.map_or(Timestamp::NEVER, |ttl| self.now.after(delay).after(ttl))
+    }
+
+    /// A message leaves the broker, and is counted where `total` says.
+    pub(crate) fn remove(&mut self, queue: QueueId, position: u64, total: fn(&mut Totals) -> &mut u64) {
+        let record = self.take(queue, position);
+        *total(&mut self.held_mut(queue).head.totals) += 1;
+        self.drop_content(&record);
+    }
+
+    /// A record that referred to a content is gone. Today each content has one
+    /// record; counts of references join here.
+    pub(crate) fn drop_content(&mut self, record: &Record) {
+        self.effects.push(Effect::ContentDropped { id: record.id });
+    }
+
+    // ------------------------------------------------ records and their indexes
+
+    /// Enters a record behind all others of the queue.
+    pub(crate) fn insert(&mut self, queue: QueueId, record: Record) {
+        let position = self.held_mut(queue).append(record);
+        self.index_record(queue, position);
+    }
+
+    pub(crate) fn change(&mut self, queue: QueueId, position: u64, change: impl FnOnce(&mut Record)) {
+        self.unindex_record(queue, position);
+        let record = self.held_mut(queue).records.get_mut(position);
+        change(record.expect("the caller saw it"));
+        self.index_record(queue, position);
+    }
+
+    pub(crate) fn take(&mut self, queue: QueueId, position: u64) -> Record {
+        self.unindex_record(queue, position);
+        self.held_mut(queue)
+            .records
+            .remove(position)
+            .expect("the caller saw it")
+    }
+
+    /// Enters a record into the indexes that follow from it.
+    pub(crate) fn index_record(&mut self, id: QueueId, position: u64) {
+        let queue = self.queues.get_mut(&id).expect("the caller saw it");
+        let record = queue.records.get(position).expect("the caller saw it");
+        let tally = queue.tallies.of_mut(&record.state);
+        *tally = tally.plus(Tally::of(record));
+        if let Some(at) = record.due() {
+            self.deadlines.insert(at, Due::Message { queue: id, position });
+        }
+        match record.state {
+            State::Ready => {
+                queue.ready.insert(Place { position });
+                self.touched.insert(id);
+            }
+            State::Leased(Lease {
+                holder: Holder::Consumer { session, consumer },
+                ..
+            }) => {
+                self.hold(session, consumer, id, position);
+            }
+            State::Leased(_) | State::Delayed { .. } | State::Dead { .. } => {}
+        }
+    }
+
+    fn unindex_record(&mut self, id: QueueId, position: u64) {
+        let queue = self.queues.get_mut(&id).expect("the caller saw it");
+        let record = queue.records.get(position).expect("the caller saw it");
+        let tally = queue.tallies.of_mut(&record.state);
+        *tally = tally.minus(Tally::of(record));
+        if let Some(at) = record.due() {
+            self.deadlines.remove(at, Due::Message { queue: id, position });
+        }
+        match record.state {
+            State::Ready => {
+                queue.ready.remove(&Place { position });
+            }
+            State::Leased(Lease {
+                holder: Holder::Consumer { session, consumer },
+                ..
+            }) => {
+                self.let_go(session, consumer, id, position);
+            }
+            State::Leased(_) | State::Delayed { .. } | State::Dead { .. } => {}
+        }
+    }
+
+    pub(crate) fn held(&self, queue: QueueId) -> &Queue {
+        self.queues
+            .get(&queue)
+            .expect("ids of queues are not kept longer than the queues")
+    }
+
+    pub(crate) fn held_mut(&mut self, queue: QueueId) -> &mut Queue {
+        self.queues
+            .get_mut(&queue)
+            .expect("ids of queues are not kept longer than the queues")
+    }
+
+    pub(crate) fn record(&self, queue: QueueId, position: u64) -> &Record {
+        self.held(queue)
+            .records
+            .get(position)
+            .expect("positions are not kept longer than the records")
+    }
+}

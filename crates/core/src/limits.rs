@@ -1,0 +1,66 @@
+//! Every bound of the core, in one place.
+//!
+//! All nodes must share these values: a change of any is a change of the
+//! state machine, and belongs into a new version of it.
+
+use crate::ids::Millis;
+
+/// Shortest lease.
+pub const LEASE_MIN: Millis = Millis(100);
+/// Longest lease: 12 hours.
+pub const LEASE_MAX: Millis = Millis(12 * 60 * 60 * 1_000);
+/// Longest delay, life or backoff: ten years.
+pub const SPAN_MAX: Millis = Millis(3_653 * 24 * 60 * 60 * 1_000);
+/// Longest wait of a lease that finds nothing.
+pub const WAIT_MAX: Millis = Millis(60_000);
+
+/// Most failed leases that a queue's settings can ask for.
+pub const DELIVERIES_MAX: u32 = 1_000;
+/// Most messages in one publish.
+pub const PUBLISH_MESSAGES_MAX: usize = 4_096;
+/// Most bytes of one content: a body of 16 MiB, headers of 64 KiB, and 4 KiB
+/// for how the two are framed.
+pub const CONTENT_BYTES_MAX: u32 = 16 * 1024 * 1024 + 64 * 1024 + 4 * 1024;
+/// Most messages in one lease command.
+pub const LEASE_COUNT_MAX: u32 = 1_000;
+/// Most settlements in one command.
+pub const SETTLEMENTS_MAX: usize = 4_096;
+/// Most bytes of the reason of a nack or a dead-lettering.
+pub const REASON_BYTES_MAX: usize = 1_024;
+/// Highest credit of a consumer.
+pub const CREDIT_MAX: u32 = 65_535;
+/// Most bytes of a consumer's name.
+pub const CONSUMER_NAME_BYTES_MAX: usize = 255;
+
+/// Most queues.
+pub const QUEUES_MAX: usize = 100_000;
+/// Most sessions.
+pub const SESSIONS_MAX: usize = 100_000;
+/// Most consumers in one session.
+pub const CONSUMERS_PER_SESSION_MAX: usize = 4_096;
+/// Most consumers on one queue.
+pub const CONSUMERS_PER_QUEUE_MAX: usize = 10_000;
+/// Most lease commands that wait at one time.
+pub const WAITERS_MAX: usize = 100_000;
+/// Most nodes that were ever seen.
+pub const NODES_MAX: usize = 10_000;
+
+/// Most clients whose outcomes are remembered. One more evicts the client that
+/// was silent for the longest time.
+pub const CLIENTS_MAX: usize = 100_000;
+/// Most outcomes remembered for one client.
+pub const OUTCOMES_PER_CLIENT_MAX: usize = 4_096;
+/// A client that is silent for this long is forgotten: 10 minutes.
+pub const CLIENT_TTL: Millis = Millis(10 * 60 * 1_000);
+
+/// A session whose node was restarted ends after this, unless it is attached
+/// again.
+pub const SESSION_GRACE: Millis = Millis(10_000);
+/// Most things that fall due are done in one entry. The others stay due, so
+/// that [`next_deadline`](crate::Broker::next_deadline) asks for one more.
+pub const DUE_PER_ENTRY_MAX: usize = 4_096;
+/// Most queues that may be making room for one another in one command. The
+/// message displaced from the last of them stays there, in its dead set.
+pub const DISPLACEMENTS_MAX: usize = 16;
+/// Most requests in one entry.
+pub const REQUESTS_PER_ENTRY_MAX: usize = 1 << 16;

@@ -1,0 +1,206 @@
+//! One queue: its settings and counts, its messages, and who wants them.
+//!
+//! A queue keeps its own books and decides nothing. What happens to a message
+//! is decided in [`lifecycle`](crate::lifecycle) and [`assign`](crate::assign),
+//! since it touches sessions, deadlines and other queues too.
+
+mod backoff;
+mod pages;
+mod record;
+mod settings;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use backoff::backoff;
+pub(crate) use pages::{Page, Pages};
+pub(crate) use record::{Holder, Lease, Record, State};
+pub(crate) use settings::{check_lease, check_span, invalid};
+
+use crate::command::{Overflow, Settings};
+use crate::ids::{ClientId, ConsumerId, QueueId, QueueName, SessionId};
+
+/// A queue. `head` and `records` are its state; the rest are indexes that are
+/// rebuilt from the state of the broker.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) head: Head,
+    pub(crate) records: Pages,
+    /// The ready messages, in the order in which they are leased.
+    pub(crate) ready: BTreeSet<Place>,
+    pub(crate) tallies: Tallies,
+    /// Who could take a message now, by turn.
+    pub(crate) takers: BTreeMap<u64, Taker>,
+    /// All consumers, also those that have no free credit.
+    pub(crate) consumers: BTreeSet<(SessionId, ConsumerId)>,
+}
+
+/// What is persisted of a queue besides its messages; cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    pub(crate) name: QueueName,
+    pub(crate) id: QueueId,
+    pub(crate) settings: Arc<Settings>,
+    /// The next message that enters gets this position.
+    pub(crate) next_position: u64,
+    /// Who takes a message gets this turn for the next.
+    pub(crate) next_turn: u64,
+    pub(crate) totals: Totals,
+}
+
+/// What entered and left since the queue was declared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Totals {
+    pub(crate) published: u64,
+    pub(crate) acked: u64,
+    pub(crate) expired: u64,
+    pub(crate) dead_lettered: u64,
+    pub(crate) dropped: u64,
+    pub(crate) deleted: u64,
+    pub(crate) redelivered: u64,
+}
+
+/// Where a ready message stands in its queue's order. A priority will stand
+/// before the position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) position: u64,
+}
+
+/// Messages and bytes by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tallies {
+    pub(crate) ready: Tally,
+    pub(crate) delayed: Tally,
+    pub(crate) leased: Tally,
+    pub(crate) dead: Tally,
+}
+
+/// Messages and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tally {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Who can take a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// A lease that waits: the client and the sequence of its request.
+    Waiter(ClientId, u64),
+    /// A consumer with free credit, in a session that is attached.
+    Consumer(SessionId, ConsumerId),
+}
+
+impl Queue {
+    pub(crate) fn new(head: Head) -> Self {
+        Self {
+            head,
+            records: Pages::default(),
+            ready: BTreeSet::new(),
+            tallies: Tallies::default(),
+            takers: BTreeMap::new(),
+            consumers: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn next_turn(&mut self) -> u64 {
+        self.head.next_turn += 1;
+        self.head.next_turn
+    }
+
+    /// Enters a record behind all others and says where. The caller indexes it.
+    pub(crate) fn append(&mut self, record: Record) -> u64 {
+        let position = self.head.next_position;
+        self.head.next_position += 1;
+        self.head.totals.published += 1;
+        self.records.insert(position, record);
+        position
+    }
+
+    /// The limit that does not allow `more` besides what is there, if any, as
+    /// text for a person. Ready messages do not count where they can make room.
+    pub(crate) fn limit_against(&self, more: Tally) -> Option<String> {
+        let Settings {
+            length_max,
+            bytes_max,
+            ..
+        } = *self.head.settings;
+        let mut held = self.tallies.live();
+        if self.head.settings.overflow == Overflow::DropHead {
+            held = held.minus(self.tallies.ready);
+        }
+        if length_max != 0 && held.count + more.count > length_max {
+            let (held, more) = (held.count, more.count);
+            return Some(format!(
+                "max_length is {length_max}, it holds {held} and {more} would come"
+            ));
+        }
+        if bytes_max != 0 && held.bytes + more.bytes > bytes_max {
+            let (held, more) = (held.bytes, more.bytes);
+            return Some(format!(
+                "max_bytes is {bytes_max}, it holds {held} and {more} would come"
+            ));
+        }
+        None
+    }
+
+    /// With `more` it would hold more than it may.
+    pub(crate) fn is_short_of_room(&self, more: Tally) -> bool {
+        let Settings {
+            length_max,
+            bytes_max,
+            ..
+        } = *self.head.settings;
+        let live = self.tallies.live();
+        (length_max != 0 && live.count + more.count > length_max)
+            || (bytes_max != 0 && live.bytes + more.bytes > bytes_max)
+    }
+}
+
+impl Tallies {
+    pub(crate) fn of_mut(&mut self, state: &State) -> &mut Tally {
+        match state {
+            State::Ready => &mut self.ready,
+            State::Delayed { .. } => &mut self.delayed,
+            State::Leased(_) => &mut self.leased,
+            State::Dead { .. } => &mut self.dead,
+        }
+    }
+
+    /// What counts against the limits.
+    pub(crate) fn live(&self) -> Tally {
+        self.ready.plus(self.delayed).plus(self.leased)
+    }
+
+    pub(crate) fn all(&self) -> Tally {
+        self.live().plus(self.dead)
+    }
+}
+
+impl Tally {
+    pub(crate) fn of(record: &Record) -> Self {
+        Self {
+            count: 1,
+            bytes: u64::from(record.content_bytes),
+        }
+    }
+
+    #[must_use]
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
+    #[must_use]
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self {
+            count: self.count - other.count,
+            bytes: self.bytes - other.bytes,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What the broker knows of one message: some ninety bytes, without its content.
+
+use serde::{Deserialize, Serialize};
+
+use crate::effect::{DeadLetter, DeadReason};
+use crate::ids::{ConsumerId, MessageId, QueueId, SessionId, Timestamp};
+
+/// One message in one queue. Persisted in snapshots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) id: MessageId,
+    pub(crate) content_bytes: u32,
+    /// Leases in this queue that ended in failure.
+    pub(crate) failures: u32,
+    /// Leases granted in this queue, the current one included.
+    pub(crate) grants: u32,
+    pub(crate) published_at: Timestamp,
+    /// [`Timestamp::NEVER`] if it lives for ever.
+    pub(crate) expires_at: Timestamp,
+    pub(crate) state: State,
+    /// What few messages have, so that the others do not pay for it.
+    pub(crate) extra: Option<Box<Extra>>,
+}
+
+/// Where a message is in its life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum State {
+    Ready,
+    Delayed {
+        until: Timestamp,
+    },
+    Leased(Lease),
+    /// In the queue's dead set.
+    Dead {
+        reason: DeadReason,
+        at: Timestamp,
+    },
+}
+
+/// A current lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lease {
+    pub(crate) grant: u64,
+    pub(crate) until: Timestamp,
+    pub(crate) holder: Holder,
+}
+
+/// On what a lease hangs, besides its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Holder {
+    /// On nothing: it was pulled.
+    Puller,
+    /// On a session, which got it through one of its consumers.
+    Consumer {
+        session: SessionId,
+        consumer: ConsumerId,
+    },
+}
+
+/// The rare part of a record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Extra {
+    pub(crate) last_error: String,
+    /// How it came into this queue, if as a dead letter.
+    pub(crate) dead_letter: Option<DeadLetter>,
+    /// Every queue that it left as a dead letter, oldest first.
+    pub(crate) deaths: Vec<QueueId>,
+}
+
+impl Record {
+    /// When something happens to this message by itself; a record stands in
+    /// the broker's deadlines exactly once if there is such a time.
+    pub(crate) fn due(&self) -> Option<Timestamp> {
+        let due = match self.state {
+            State::Ready => self.expires_at,
+            State::Delayed { until } => until.min(self.expires_at),
+            State::Leased(lease) => lease.until,
+            State::Dead { .. } => Timestamp::NEVER,
+        };
+        (due != Timestamp::NEVER).then_some(due)
+    }
+
+    /// Its life is over. Says nothing of leased and dead messages, which stay.
+    pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at <= now
+    }
+
+    /// Number of the current or next attempt, from 1.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.failures.saturating_add(1)
+    }
+
+    pub(crate) fn extra_mut(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    pub(crate) fn last_error(&self) -> &str {
+        self.extra.as_ref().map_or("", |extra| &extra.last_error)
+    }
+
+    pub(crate) fn set_last_error(&mut self, error: &str) {
+        if self.last_error() != error {
+            error.clone_into(&mut self.extra_mut().last_error);
+        }
+    }
+
+    pub(crate) fn dead_letter(&self) -> Option<&DeadLetter> {
+        self.extra.as_ref()?.dead_letter.as_ref()
+    }
+
+    /// It left that queue as a dead letter.
+    pub(crate) fn died_in(&self, queue: QueueId) -> bool {
+        self.extra
+            .as_ref()
+            .is_some_and(|extra| extra.deaths.contains(&queue))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten million of them have to fit into memory.
+    #[test]
+    fn a_record_is_small() {
+        assert!(size_of::<Record>() <= 96, "{} bytes", size_of::<Record>());
+    }
+}

@@ -1,0 +1,230 @@
+//! Which requests were done already, and what they were answered.
+//!
+//! A client numbers its requests and says with each which is the oldest it
+//! still waits for. The broker keeps the outcomes from there on, so that a
+//! request that comes again, after a time-out or through another node, is
+//! answered with what it was answered first.
+//!
+//! A client that nobody remembers is taken for a new one only if it still
+//! waits for its first request. Any other was forgotten, and with it what it
+//! has done: it is refused, and has to go on under another id. What this does
+//! not see is a client whose first requests are all unanswered after it was
+//! silent for [`CLIENT_TTL`]: it must not repeat them any more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{ClientId, RequestId, Timestamp};
+use crate::limits::{CLIENT_TTL, CLIENTS_MAX, OUTCOMES_PER_CLIENT_MAX};
+use crate::outcome::{Outcome, Rejection, Reply};
+use crate::queue::invalid;
+
+/// The windows of all clients.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    clients: BTreeMap<ClientId, Arc<Client>>,
+    /// Index: clients by their last use, the longest silent first.
+    by_use: BTreeMap<u64, ClientId>,
+    uses: u64,
+}
+
+/// The window of one client; shared with snapshots, copied on write.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Client {
+    pub(crate) head: ClientHead,
+    /// By sequence, none below the floor.
+    pub(crate) outcomes: BTreeMap<u64, Outcome>,
+}
+
+/// What is persisted of a client besides its outcomes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClientHead {
+    /// Sequences below are forgotten.
+    floor: u64,
+    /// Grows with each use of any client.
+    last_use: u64,
+    last_used_at: Timestamp,
+}
+
+/// What to do with a request.
+pub(crate) enum Admission {
+    /// Do it, and remember the outcome.
+    New,
+    /// It was done.
+    Repeated(Outcome),
+    /// Neither do it nor remember anything.
+    Refused(Rejection),
+}
+
+impl Requests {
+    /// Looks a request up, and takes note that its client lives. Says which
+    /// waiting requests nobody waits for any more.
+    pub(crate) fn admit(&mut self, id: RequestId, now: Timestamp) -> (Admission, Vec<(ClientId, u64)>) {
+        let mut given_up = Vec::new();
+        (self.look_up(id, now, &mut given_up), given_up)
+    }
+
+    fn look_up(&mut self, id: RequestId, now: Timestamp, given_up: &mut Vec<(ClientId, u64)>) -> Admission {
+        if let Err(rejection) = check(id) {
+            return Admission::Refused(rejection);
+        }
+        match self.clients.get(&id.client) {
+            Some(client) if id.sequence < client.head.floor => {
+                return Admission::Refused(Rejection::RequestForgotten);
+            }
+            Some(_) => {}
+            None if id.oldest_unanswered > 1 => return Admission::Refused(Rejection::RequestForgotten),
+            None => {
+                if self.clients.len() >= CLIENTS_MAX {
+                    given_up.extend(self.forget_longest_silent());
+                }
+                self.clients.insert(id.client, Arc::default());
+            }
+        }
+        let client = self.touch(id.client, now);
+        client.raise_floor(id.oldest_unanswered, |sequence| {
+            given_up.push((id.client, sequence));
+        });
+        if let Some(outcome) = client.outcomes.get(&id.sequence) {
+            return Admission::Repeated(outcome.clone());
+        }
+        if client.outcomes.len() >= OUTCOMES_PER_CLIENT_MAX {
+            return Admission::Refused(Rejection::LimitExceeded(format!(
+                "the client has {OUTCOMES_PER_CLIENT_MAX} requests of which it does not say that it knows the answer"
+            )));
+        }
+        Admission::New
+    }
+
+    /// Of a request that was admitted as new.
+    pub(crate) fn remember(&mut self, id: RequestId, outcome: &Outcome) {
+        let client = self
+            .clients
+            .get_mut(&id.client)
+            .expect("a request was admitted, so its client is known");
+        Arc::make_mut(client)
+            .outcomes
+            .insert(id.sequence, outcome.clone());
+    }
+
+    /// A waiting request has its answer.
+    pub(crate) fn replace(&mut self, client: ClientId, sequence: u64, outcome: Outcome) {
+        let Some(client) = self.clients.get_mut(&client) else {
+            return;
+        };
+        if let Some(waiting) = Arc::make_mut(client).outcomes.get_mut(&sequence) {
+            *waiting = outcome;
+        }
+    }
+
+    /// When the longest silent client is to be forgotten.
+    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
+        let (_, id) = self.by_use.first_key_value()?;
+        Some(self.clients[id].head.last_used_at.after(CLIENT_TTL))
+    }
+
+    /// Forgets a client, and says which of its requests were waiting.
+    pub(crate) fn forget_longest_silent(&mut self) -> Vec<(ClientId, u64)> {
+        let Some((_, id)) = self.by_use.pop_first() else {
+            return Vec::new();
+        };
+        let client = self
+            .clients
+            .remove(&id)
+            .expect("every client in the order of use is known");
+        client.waiting().map(|sequence| (id, sequence)).collect()
+    }
+
+    pub(crate) fn clients(&self) -> &BTreeMap<ClientId, Arc<Client>> {
+        &self.clients
+    }
+
+    /// The counter of uses, for snapshots.
+    pub(crate) fn uses(&self) -> u64 {
+        self.uses
+    }
+
+    pub(crate) fn restore(uses: u64, clients: BTreeMap<ClientId, Arc<Client>>) -> Self {
+        let by_use = clients
+            .iter()
+            .map(|(id, client)| (client.head.last_use, *id))
+            .collect();
+        Self {
+            clients,
+            by_use,
+            uses,
+        }
+    }
+
+    /// The order of use has each client once, as it says itself.
+    pub(crate) fn is_consistent(&self) -> bool {
+        self.by_use.len() == self.clients.len()
+            && self.clients.iter().all(|(id, client)| {
+                client.head.last_use <= self.uses && self.by_use.get(&client.head.last_use) == Some(id)
+            })
+    }
+
+    fn touch(&mut self, id: ClientId, now: Timestamp) -> &mut Client {
+        self.uses += 1;
+        let client = Arc::make_mut(self.clients.get_mut(&id).expect("the caller saw or inserted it"));
+        self.by_use.remove(&client.head.last_use);
+        self.by_use.insert(self.uses, id);
+        client.head.last_use = self.uses;
+        client.head.last_used_at = now;
+        client
+    }
+}
+
+impl Client {
+    fn raise_floor(&mut self, floor: u64, mut given_up: impl FnMut(u64)) {
+        self.head.floor = self.head.floor.max(floor);
+        while let Some(oldest) = self.outcomes.first_entry() {
+            if *oldest.key() >= self.head.floor {
+                break;
+            }
+            let (sequence, outcome) = oldest.remove_entry();
+            if outcome == Ok(Reply::Waiting) {
+                given_up(sequence);
+            }
+        }
+    }
+
+    /// Sequences of the requests that wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = u64> {
+        let waiting = self
+            .outcomes
+            .iter()
+            .filter(|(_, outcome)| **outcome == Ok(Reply::Waiting));
+        waiting.map(|(sequence, _)| *sequence)
+    }
+
+    /// No outcome is below the floor, none too many.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.outcomes.keys().all(|sequence| *sequence >= self.head.floor)
+            && self.outcomes.len() <= OUTCOMES_PER_CLIENT_MAX
+    }
+}
+
+fn check(id: RequestId) -> Result<(), Rejection> {
+    let RequestId {
+        client,
+        sequence,
+        oldest_unanswered,
+    } = id;
+    if client.0 == 0 {
+        return Err(invalid(
+            "request_id.client",
+            "a random number, never zero".to_owned(),
+        ));
+    }
+    if sequence == 0 {
+        return Err(invalid("request_id.sequence", "counts from 1".to_owned()));
+    }
+    if oldest_unanswered == 0 || oldest_unanswered > sequence {
+        let problem = format!("1 to the sequence of the request ({sequence}), not {oldest_unanswered}");
+        return Err(invalid("request_id.oldest_unanswered", problem));
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! What holders say of their leases.
+
+use crate::broker::Broker;
+use crate::command::{Settlement, Verdict};
+use crate::effect::DeadReason;
+use crate::ids::{Millis, QueueId, Timestamp, Token};
+use crate::limits::{REASON_BYTES_MAX, SETTLEMENTS_MAX};
+use crate::outcome::{Outcome, Rejection, Reply, Settled};
+use crate::queue::{State, check_lease, check_span, invalid};
+
+impl Broker {
+    /// Each settlement is done or refused by itself.
+    pub(crate) fn settle(&mut self, settlements: &[Settlement]) -> Outcome {
+        if settlements.is_empty() || settlements.len() > SETTLEMENTS_MAX {
+            let problem = format!("1 to {SETTLEMENTS_MAX}, not {}", settlements.len());
+            return Err(invalid("settlements", problem));
+        }
+        let settled = settlements
+            .iter()
+            .map(|settlement| self.settle_one(settlement))
+            .collect();
+        Ok(Reply::Settled(settled))
+    }
+
+    fn settle_one(&mut self, settlement: &Settlement) -> Result<Settled, Rejection> {
+        let (queue, position) = self.current(settlement.token)?;
+        let mut leased_until = None;
+        match &settlement.verdict {
+            Verdict::Ack => self.remove(queue, position, |totals| &mut totals.acked),
+            Verdict::Nack { delay, reason } => {
+                check_span("delay_ms", delay.unwrap_or_default())?;
+                check_reason(reason)?;
+                self.fail(queue, position, reason, *delay);
+            }
+            Verdict::Release => self.put_back(queue, position, Millis(0)),
+            Verdict::DeadLetter { reason } => {
+                check_reason(reason)?;
+                self.change(queue, position, |record| {
+                    record.failures = record.failures.saturating_add(1);
+                    record.set_last_error(reason);
+                });
+                self.dead_letter(queue, position, DeadReason::Rejected, &mut Vec::new());
+            }
+            Verdict::Extend { lease } => {
+                check_lease("lease_ms", *lease)?;
+                leased_until = Some(self.extend(queue, position, *lease));
+            }
+        }
+        Ok(Settled { leased_until })
+    }
+
+    /// Where the message is that this token holds. A lease whose time is up
+    /// holds nothing, even if its end was not processed yet.
+    fn current(&self, token: Token) -> Result<(QueueId, u64), Rejection> {
+        let queue = self.queues.get(&token.queue).ok_or(Rejection::StaleLease)?;
+        let record = queue.records.get(token.position).ok_or(Rejection::StaleLease)?;
+        match record.state {
+            State::Leased(lease)
+                if lease.grant == token.grant
+                    && record.attempt() == token.attempt
+                    && lease.until > self.now =>
+            {
+                Ok((token.queue, token.position))
+            }
+            _ => Err(Rejection::StaleLease),
+        }
+    }
+
+    fn extend(&mut self, queue: QueueId, position: u64, lease: Option<Millis>) -> Timestamp {
+        let span = lease.unwrap_or(self.held(queue).head.settings.lease);
+        let until = self.now.after(span);
+        self.change(queue, position, |record| {
+            if let State::Leased(lease) = &mut record.state {
+                lease.until = until;
+            }
+        });
+        until
+    }
+}
+
+fn check_reason(reason: &str) -> Result<(), Rejection> {
+    if reason.len() > REASON_BYTES_MAX {
+        let problem = format!("at most {REASON_BYTES_MAX} bytes, not {}", reason.len());
+        return Err(invalid("reason", problem));
+    }
+    Ok(())
+}

@@ -1,0 +1,539 @@
+//! The whole state at one index: taken in a moment, written and read in pieces.
+//!
+//! A [`Snapshot`] holds handles of the pages that the broker holds too; the
+//! broker copies a page before it changes it. So the one who writes a snapshot
+//! out can take their time, on another thread.
+//!
+//! Written out it is a version byte and then frames, each a length (`u32`,
+//! little-endian) and a [`Frame`] in postcard. The last one has a checksum of
+//! all bytes before it. Where the stream is cut into pieces has no meaning.
+//! Indexes are not written; [`Broker::restore`] builds them from the records,
+//! and then checks the [invariants](crate::invariants).
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::assign::{Waiter, Waiters};
+use crate::broker::Broker;
+use crate::deadlines::Due;
+use crate::hash::{RollingHash, encode_into};
+use crate::ids::{ClientId, ConsumerId, Incarnation, MessageId, NodeId, QueueId, SessionId, Timestamp};
+use crate::invariants;
+use crate::outcome::Outcome;
+use crate::queue::{Head, Holder, Lease, Page, Pages, Queue, State, Taker};
+use crate::requests::{Client, ClientHead, Requests};
+use crate::session::{Consumer, Session, SessionHead};
+
+/// Pieces of a snapshot have at most this many bytes.
+pub const PIECE_BYTES_MAX: usize = 16 * 1024;
+
+const VERSION: u8 = 1;
+/// A frame that says it is longer is not one: nothing comes near.
+const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The state of a broker at one index.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    root: Root,
+    queues: Vec<(Head, Pages)>,
+    sessions: Vec<SavedSession>,
+    waiters: Vec<Waiter>,
+    clients: BTreeMap<ClientId, Arc<Client>>,
+    bytes: u64,
+}
+
+/// A session without its index of leases.
+#[derive(Clone, Debug)]
+struct SavedSession {
+    id: SessionId,
+    head: SessionHead,
+    consumers: Vec<(ConsumerId, Consumer)>,
+}
+
+/// Why a snapshot cannot be restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// Its bytes could not be had.
+    #[error("read the snapshot")]
+    Source(#[source] Box<dyn Error + Send + Sync>),
+    /// It was written by a version that this one does not know.
+    #[error("the snapshot is of version {0}; this is version {VERSION}")]
+    Version(u8),
+    /// It ends before its end.
+    #[error("the snapshot is cut short")]
+    Truncated,
+    /// Bytes are not what was written.
+    #[error("the snapshot is corrupt: {0}")]
+    Corrupt(String),
+    /// It is as it was written, and makes no sense.
+    #[error("the snapshot contradicts itself: {0}")]
+    Inconsistent(String),
+}
+
+/// What a snapshot says, piece by piece, in this order. Persisted: a change
+/// needs a new version.
+#[derive(Serialize, Deserialize)]
+enum Frame<'a> {
+    Root(Cow<'a, Root>),
+    Queue(Cow<'a, Head>),
+    /// Of the queue before it.
+    Page {
+        number: u64,
+        page: Cow<'a, Page>,
+    },
+    Session {
+        id: SessionId,
+        head: SessionHead,
+        consumers: Cow<'a, [(ConsumerId, Consumer)]>,
+    },
+    Waiter(Cow<'a, Waiter>),
+    Client {
+        id: ClientId,
+        head: ClientHead,
+    },
+    /// Of the client before it.
+    Outcome {
+        sequence: u64,
+        outcome: Cow<'a, Outcome>,
+    },
+    End {
+        checksum: u64,
+    },
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Root {
+    index: u64,
+    now: Timestamp,
+    hash: u128,
+    grants: u64,
+    epochs: u64,
+    uses: u64,
+    nodes: BTreeMap<NodeId, Incarnation>,
+}
+
+impl Broker {
+    /// The state as it is now. Costs a handle for each page of messages and for
+    /// each client, and a copy of the heads of queues and sessions.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let root = Root {
+            index: self.index,
+            now: self.now,
+            hash: self.state_hash(),
+            grants: self.grants,
+            epochs: self.epochs,
+            uses: self.requests.uses(),
+            nodes: self.nodes.clone(),
+        };
+        let sessions = self.sessions.by_id.iter().map(|(id, session)| {
+            let consumers = session
+                .consumers
+                .iter()
+                .map(|(id, consumer)| (*id, consumer.clone()));
+            SavedSession {
+                id: *id,
+                head: session.head,
+                consumers: consumers.collect(),
+            }
+        });
+        Snapshot {
+            root,
+            queues: self
+                .queues
+                .values()
+                .map(|queue| (queue.head.clone(), queue.records.clone()))
+                .collect(),
+            sessions: sessions.collect(),
+            waiters: self.waiters.by_request.values().cloned().collect(),
+            clients: self.requests.clients().clone(),
+            bytes: self.approximate_bytes(),
+        }
+    }
+
+    /// From experience: what a thing of each kind takes when it is written.
+    fn approximate_bytes(&self) -> u64 {
+        let messages: u64 = self.queues.values().map(|queue| queue.tallies.all().count).sum();
+        let rest = self.queues.len() + self.sessions.by_id.len() + self.requests.clients().len();
+        256 + messages * 24 + rest as u64 * 64
+    }
+
+    /// The broker that a snapshot was taken of: it goes on exactly as that one
+    /// would have. Takes the bytes that [`Snapshot::write`] gave, cut anyhow.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes cannot be had, are not what was written, or make no sense.
+    pub fn restore<B, E>(pieces: impl Iterator<Item = Result<B, E>>) -> Result<Self, RestoreError>
+    where
+        B: AsRef<[u8]>,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let mut reader = Reader {
+            pieces,
+            buffer: Vec::new(),
+            taken: 0,
+            hash: Xxh3::new(),
+        };
+        match reader.take(1)? {
+            [VERSION] => {}
+            other => return Err(RestoreError::Version(other[0])),
+        }
+        let mut restoring = Restoring::default();
+        loop {
+            let checksum = reader.hash.digest();
+            match reader.frame()? {
+                Frame::End { checksum: written } if written == checksum => break,
+                Frame::End { .. } => return Err(RestoreError::Corrupt("its checksum is another".to_owned())),
+                frame => restoring.take(frame)?,
+            }
+        }
+        reader.expect_end()?;
+        restoring.finish()
+    }
+}
+
+impl Snapshot {
+    /// Index of the last entry that it contains.
+    #[must_use]
+    pub fn index(&self) -> u64 {
+        self.root.index
+    }
+
+    /// The broker's state hash at that index.
+    #[must_use]
+    pub fn state_hash(&self) -> u128 {
+        self.root.hash
+    }
+
+    /// Writes it out in pieces of at most [`PIECE_BYTES_MAX`]. Equal states give
+    /// equal bytes.
+    ///
+    /// # Errors
+    ///
+    /// The first that the sink returns; nothing is written after it.
+    pub fn write<E>(&self, sink: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let mut writer = Writer {
+            sink,
+            buffer: vec![VERSION],
+            hash: Xxh3::new(),
+            scratch: Vec::new(),
+        };
+        writer.frame(&Frame::Root(Cow::Borrowed(&self.root)))?;
+        for (head, records) in &self.queues {
+            writer.frame(&Frame::Queue(Cow::Borrowed(head)))?;
+            for (number, page) in records.pages() {
+                writer.frame(&Frame::Page {
+                    number,
+                    page: Cow::Borrowed(page),
+                })?;
+            }
+        }
+        for SavedSession { id, head, consumers } in &self.sessions {
+            let consumers = Cow::Borrowed(&consumers[..]);
+            writer.frame(&Frame::Session {
+                id: *id,
+                head: *head,
+                consumers,
+            })?;
+        }
+        for waiter in &self.waiters {
+            writer.frame(&Frame::Waiter(Cow::Borrowed(waiter)))?;
+        }
+        for (id, client) in &self.clients {
+            writer.frame(&Frame::Client {
+                id: *id,
+                head: client.head,
+            })?;
+            for (sequence, outcome) in &client.outcomes {
+                let outcome = Cow::Borrowed(outcome);
+                writer.frame(&Frame::Outcome {
+                    sequence: *sequence,
+                    outcome,
+                })?;
+            }
+        }
+        writer.finish()
+    }
+
+    /// The contents that its messages refer to, and their lengths.
+    pub fn contents(&self) -> impl Iterator<Item = (MessageId, u32)> + '_ {
+        let records = self.queues.iter().flat_map(|(_, records)| records.iter());
+        records.map(|(_, record)| (record.id, record.content_bytes))
+    }
+
+    /// About how many bytes [`write`](Self::write) gives.
+    #[must_use]
+    pub fn approximate_bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+// --------------------------------------------------------------------- writing
+
+struct Writer<'a, E> {
+    sink: &'a mut dyn FnMut(&[u8]) -> Result<(), E>,
+    /// Less than a piece, between two frames.
+    buffer: Vec<u8>,
+    /// Over what went to the sink.
+    hash: Xxh3,
+    scratch: Vec<u8>,
+}
+
+impl<E> Writer<'_, E> {
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), E> {
+        self.scratch.clear();
+        encode_into(frame, &mut self.scratch);
+        let length = u32::try_from(self.scratch.len()).expect("a frame is far below 4 GiB");
+        self.buffer.extend_from_slice(&length.to_le_bytes());
+        self.buffer.extend_from_slice(&self.scratch);
+        let whole = self.buffer.len() - self.buffer.len() % PIECE_BYTES_MAX;
+        for piece in self.buffer[..whole].chunks(PIECE_BYTES_MAX) {
+            self.hash.update(piece);
+            (self.sink)(piece)?;
+        }
+        self.buffer.drain(..whole);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), E> {
+        let mut hash = self.hash.clone();
+        hash.update(&self.buffer);
+        self.frame(&Frame::End {
+            checksum: hash.digest(),
+        })?;
+        if self.buffer.is_empty() {
+            Ok(())
+        } else {
+            (self.sink)(&self.buffer)
+        }
+    }
+}
+
+// --------------------------------------------------------------------- reading
+
+struct Reader<I> {
+    pieces: I,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that were taken.
+    taken: usize,
+    /// Over what was taken.
+    hash: Xxh3,
+}
+
+impl<I, B, E> Reader<I>
+where
+    I: Iterator<Item = Result<B, E>>,
+    B: AsRef<[u8]>,
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    fn take(&mut self, count: usize) -> Result<&[u8], RestoreError> {
+        while self.buffer.len() - self.taken < count {
+            if !self.fill()? {
+                return Err(RestoreError::Truncated);
+            }
+        }
+        let taken = &self.buffer[self.taken..self.taken + count];
+        self.hash.update(taken);
+        self.taken += count;
+        Ok(taken)
+    }
+
+    fn fill(&mut self) -> Result<bool, RestoreError> {
+        let Some(piece) = self.pieces.next() else {
+            return Ok(false);
+        };
+        let piece = piece.map_err(|error| RestoreError::Source(error.into()))?;
+        self.buffer.drain(..self.taken);
+        self.taken = 0;
+        self.buffer.extend_from_slice(piece.as_ref());
+        Ok(true)
+    }
+
+    fn frame(&mut self) -> Result<Frame<'static>, RestoreError> {
+        let length = self.take(4)?;
+        let length = u32::from_le_bytes(length.try_into().expect("four bytes")) as usize;
+        if length > FRAME_BYTES_MAX {
+            return Err(RestoreError::Corrupt(format!("a frame of {length} bytes")));
+        }
+        match postcard::take_from_bytes(self.take(length)?) {
+            Ok((frame, [])) => Ok(frame),
+            Ok((_, rest)) => Err(RestoreError::Corrupt(format!(
+                "{} bytes after a frame",
+                rest.len()
+            ))),
+            Err(error) => Err(RestoreError::Corrupt(error.to_string())),
+        }
+    }
+
+    fn expect_end(&mut self) -> Result<(), RestoreError> {
+        while self.taken == self.buffer.len() {
+            if !self.fill()? {
+                return Ok(());
+            }
+        }
+        Err(RestoreError::Corrupt("bytes after the end".to_owned()))
+    }
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Restoring {
+    broker: Broker,
+    root: Option<Root>,
+    clients: BTreeMap<ClientId, Arc<Client>>,
+    last_queue: Option<QueueId>,
+    last_client: Option<ClientId>,
+}
+
+impl Restoring {
+    fn take(&mut self, frame: Frame<'_>) -> Result<(), RestoreError> {
+        let fresh = match frame {
+            Frame::Root(root) => self.root.replace(root.into_owned()).is_none(),
+            Frame::Queue(head) => {
+                let head = head.into_owned();
+                self.last_queue = Some(head.id);
+                let named = self.broker.names.insert(head.name.clone(), head.id).is_none();
+                named & self.broker.queues.insert(head.id, Queue::new(head)).is_none()
+            }
+            Frame::Page { number, page } => match self.last_queue {
+                Some(id) => self
+                    .broker
+                    .held_mut(id)
+                    .records
+                    .restore(number, page.into_owned()),
+                None => false,
+            },
+            Frame::Session { id, head, consumers } => {
+                let mut session = Session::new(head);
+                session.consumers = consumers.into_owned().into_iter().collect();
+                self.broker.sessions.by_node.insert((head.node, id));
+                self.broker.sessions.by_id.insert(id, session).is_none()
+            }
+            Frame::Waiter(waiter) => {
+                let waiters: &mut Waiters = &mut self.broker.waiters;
+                let before = waiters.by_request.len();
+                waiters.insert(waiter.into_owned());
+                waiters.by_request.len() > before
+            }
+            Frame::Client { id, head } => {
+                self.last_client = Some(id);
+                let client = Client {
+                    head,
+                    outcomes: BTreeMap::new(),
+                };
+                self.clients.insert(id, Arc::new(client)).is_none()
+            }
+            Frame::Outcome { sequence, outcome } => {
+                let client = self.last_client.and_then(|id| self.clients.get_mut(&id));
+                client.is_some_and(|client| {
+                    let client = Arc::get_mut(client).expect("nobody else has it yet");
+                    client.outcomes.insert(sequence, outcome.into_owned()).is_none()
+                })
+            }
+            Frame::End { .. } => unreachable!("the caller takes the end"),
+        };
+        if fresh {
+            return Ok(());
+        }
+        Err(RestoreError::Inconsistent(
+            "something comes twice, or out of order".to_owned(),
+        ))
+    }
+
+    /// Builds the indexes and checks the whole.
+    fn finish(self) -> Result<Broker, RestoreError> {
+        let Self {
+            mut broker,
+            root,
+            clients,
+            ..
+        } = self;
+        let root = root.ok_or_else(|| RestoreError::Inconsistent("it has no root".to_owned()))?;
+        broker.index = root.index;
+        broker.now = root.now;
+        broker.hash = RollingHash::new(root.hash);
+        broker.grants = root.grants;
+        broker.epochs = root.epochs;
+        broker.nodes = root.nodes;
+        broker.requests = Requests::restore(root.uses, clients);
+        check_references(&broker)?;
+        build_indexes(&mut broker);
+        match invariants::check(&broker).first() {
+            None => Ok(broker),
+            Some(violation) => Err(RestoreError::Inconsistent(violation.to_string())),
+        }
+    }
+}
+
+/// What is referred to by id is there, so that indexes can be built.
+fn check_references(broker: &Broker) -> Result<(), RestoreError> {
+    let dangling = |what: String| Err(RestoreError::Inconsistent(format!("{what} is not there")));
+    for (id, session) in &broker.sessions.by_id {
+        for consumer in session.consumers.values() {
+            if !broker.queues.contains_key(&consumer.queue) {
+                return dangling(format!("queue {} of session {}", consumer.queue.0, id.0));
+            }
+        }
+    }
+    for waiter in broker.waiters.by_request.values() {
+        if !broker.queues.contains_key(&waiter.queue) {
+            return dangling(format!("queue {} of a lease that waits", waiter.queue.0));
+        }
+    }
+    for queue in broker.queues.values() {
+        for (position, record) in queue.records.iter() {
+            let State::Leased(Lease { holder, .. }) = record.state else {
+                continue;
+            };
+            let Holder::Consumer { session, .. } = holder else {
+                continue;
+            };
+            if !broker.sessions.by_id.contains_key(&session) {
+                return dangling(format!("session {} that holds message {position}", session.0));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn build_indexes(broker: &mut Broker) {
+    for (client, sequence) in broker.waiters.by_request.keys().copied().collect::<Vec<_>>() {
+        let Waiter {
+            queue, turn, until, ..
+        } = broker.waiters.by_request[&(client, sequence)];
+        broker
+            .held_mut(queue)
+            .takers
+            .insert(turn, Taker::Waiter(client, sequence));
+        broker.deadlines.insert(until, Due::Waiter { client, sequence });
+    }
+    for id in broker.sessions.by_id.keys().copied().collect::<Vec<_>>() {
+        let session = &broker.sessions.by_id[&id];
+        if let Some(at) = session.head.orphaned_until {
+            broker.deadlines.insert(at, Due::Orphan { session: id });
+        }
+        let consumers = session
+            .consumers
+            .iter()
+            .map(|(consumer, held)| (*consumer, held.queue));
+        for (consumer, queue) in consumers.collect::<Vec<_>>() {
+            broker.held_mut(queue).consumers.insert((id, consumer));
+            broker.refresh_taker(id, consumer);
+        }
+    }
+    for id in broker.queues.keys().copied().collect::<Vec<_>>() {
+        // The handles are shared for a moment: indexing changes no record.
+        let records = broker.held(id).records.clone();
+        for (position, _) in records.iter() {
+            broker.index_record(id, position);
+        }
+    }
+    // What could be assigned was assigned before the snapshot was taken.
+    broker.touched.clear();
+}

@@ -1,0 +1,220 @@
+//! What can be seen of a broker from outside, without changing it.
+
+use std::ops::Bound;
+
+use serde::{Deserialize, Serialize};
+
+use crate::broker::Broker;
+use crate::command::Settings;
+use crate::ids::{ConsumerId, Incarnation, NodeId, QueueId, QueueName, SessionId, Timestamp};
+use crate::queue::Queue;
+
+/// A queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueView {
+    /// Its name.
+    pub name: QueueName,
+    /// Differs between two queues that had the same name one after the other.
+    pub id: QueueId,
+    /// Its settings.
+    pub settings: Settings,
+    /// What it holds, and what went through it.
+    pub counts: QueueCounts,
+}
+
+/// What a queue holds, and what went through it since it was declared:
+/// `published = ready + delayed + leased + dead + acked + expired +
+/// dead_lettered + dropped + deleted`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueCounts {
+    /// Messages that can be leased.
+    pub ready: u64,
+    /// Messages whose delay has not passed.
+    pub delayed: u64,
+    /// Messages that somebody holds.
+    pub leased: u64,
+    /// Messages in the queue's dead set.
+    pub dead: u64,
+    /// Bytes of the messages in those four states.
+    pub bytes: u64,
+    /// Consumers, whether or not they can take a message now.
+    pub consumers: u64,
+    /// Messages that entered, also as dead letters of another queue.
+    pub published: u64,
+    /// Messages acked.
+    pub acked: u64,
+    /// Messages whose life ended here.
+    pub expired: u64,
+    /// Messages that went to another queue as dead letters.
+    pub dead_lettered: u64,
+    /// Messages dropped to make room.
+    pub dropped: u64,
+    /// Messages purged.
+    pub deleted: u64,
+    /// Leases of a message that had been leased before.
+    pub redelivered: u64,
+}
+
+/// Sums over the broker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Queues.
+    pub queues: u64,
+    /// The counts of all queues together.
+    pub counts: QueueCounts,
+    /// Sessions, orphaned ones included.
+    pub sessions: u64,
+    /// Lease commands that wait.
+    pub waiters: u64,
+    /// Clients whose outcomes are remembered.
+    pub clients: u64,
+    /// Leases granted so far.
+    pub grants: u64,
+}
+
+/// A session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionView {
+    /// Its id.
+    pub id: SessionId,
+    /// The node that holds its connection, or held it last.
+    pub node: NodeId,
+    /// The life of that node.
+    pub incarnation: Incarnation,
+    /// Of its last attach.
+    pub epoch: u64,
+    /// Set if that life is over: the session ends here unless it is attached.
+    pub orphaned_until: Option<Timestamp>,
+    /// Its consumers, by id.
+    pub consumers: Vec<ConsumerView>,
+    /// Leases that hang on it.
+    pub leases: u64,
+}
+
+/// A consumer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumerView {
+    /// Within its session.
+    pub id: ConsumerId,
+    /// What it consumes.
+    pub queue: QueueName,
+    /// Most unsettled deliveries.
+    pub credit: u32,
+    /// Unsettled deliveries. Above the credit if that was lowered.
+    pub in_flight: u32,
+    /// For people.
+    pub name: String,
+}
+
+impl Broker {
+    /// One queue.
+    #[must_use]
+    pub fn queue(&self, name: &QueueName) -> Option<QueueView> {
+        self.names.get(name).map(|id| self.queues[id].view())
+    }
+
+    /// Up to `limit` queues by name, those after the given one.
+    #[must_use]
+    pub fn queues(&self, after: Option<&QueueName>, limit: usize) -> Vec<QueueView> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self.names.range::<QueueName, _>((start, Bound::Unbounded));
+        names.take(limit).map(|(_, id)| self.queues[id].view()).collect()
+    }
+
+    /// Sums over all queues; walks through them.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals {
+            queues: self.queues.len() as u64,
+            sessions: self.sessions.by_id.len() as u64,
+            waiters: self.waiters.by_request.len() as u64,
+            clients: self.requests.clients().len() as u64,
+            grants: self.grants,
+            ..Totals::default()
+        };
+        for queue in self.queues.values() {
+            totals.counts.add(&queue.counts());
+        }
+        totals
+    }
+
+    /// One session.
+    #[must_use]
+    pub fn session(&self, id: SessionId) -> Option<SessionView> {
+        let session = self.sessions.by_id.get(&id)?;
+        let consumers = session.consumers.iter().map(|(id, consumer)| ConsumerView {
+            id: *id,
+            queue: self.queues[&consumer.queue].head.name.clone(),
+            credit: consumer.credit,
+            in_flight: consumer.in_flight,
+            name: consumer.name.clone(),
+        });
+        Some(SessionView {
+            id,
+            node: session.head.node,
+            incarnation: session.head.incarnation,
+            epoch: session.head.epoch,
+            orphaned_until: session.head.orphaned_until,
+            consumers: consumers.collect(),
+            leases: session.leases.len() as u64,
+        })
+    }
+
+    /// The sessions whose connection a node holds, or held last.
+    pub fn sessions_on(&self, node: NodeId) -> impl Iterator<Item = SessionId> + '_ {
+        self.sessions.on_node(node)
+    }
+
+    /// Every node that was ever up, and its last known life.
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
+        self.nodes.iter().map(|(node, incarnation)| (*node, *incarnation))
+    }
+}
+
+impl Queue {
+    fn view(&self) -> QueueView {
+        QueueView {
+            name: self.head.name.clone(),
+            id: self.head.id,
+            settings: self.head.settings.as_ref().clone(),
+            counts: self.counts(),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> QueueCounts {
+        let totals = self.head.totals;
+        QueueCounts {
+            ready: self.tallies.ready.count,
+            delayed: self.tallies.delayed.count,
+            leased: self.tallies.leased.count,
+            dead: self.tallies.dead.count,
+            bytes: self.tallies.all().bytes,
+            consumers: self.consumers.len() as u64,
+            published: totals.published,
+            acked: totals.acked,
+            expired: totals.expired,
+            dead_lettered: totals.dead_lettered,
+            dropped: totals.dropped,
+            deleted: totals.deleted,
+            redelivered: totals.redelivered,
+        }
+    }
+}
+
+impl QueueCounts {
+    fn add(&mut self, other: &Self) {
+        self.ready += other.ready;
+        self.delayed += other.delayed;
+        self.leased += other.leased;
+        self.dead += other.dead;
+        self.bytes += other.bytes;
+        self.consumers += other.consumers;
+        self.published += other.published;
+        self.acked += other.acked;
+        self.expired += other.expired;
+        self.dead_lettered += other.dead_lettered;
+        self.dropped += other.dropped;
+        self.deleted += other.deleted;
+        self.redelivered += other.redelivered;
+    }
+}
