@@ -276,8 +276,7 @@ impl History {
         self
     }
 
-    fn plan(&self, path: PathBuf, variant: Variant, rng: &mut Rng) -> io::Result<FilePlan> {
-        let newest_size = fs::metadata(&path)?.len();
+    fn plan(&self, path: PathBuf, newest_size: u64, variant: Variant, rng: &mut Rng) -> FilePlan {
         let durable_size = self.durable_size.unwrap_or(newest_size);
         let cut = self.cut_to.filter(|_| match variant {
             Variant::All => true,
@@ -306,39 +305,16 @@ impl History {
         let mut pages_lost = 0;
         for (&page, versions) in &self.unsynced {
             // The number of versions that survive: 0 is the durable page, all of them the newest.
+            let if_kept = |kept: bool| if kept { versions.len() } else { 0 };
             let survives = match variant {
                 Variant::None => 0,
                 Variant::All => versions.len(),
-                Variant::Percent(percent) => {
-                    if rng.chance(percent) {
-                        versions.len()
-                    } else {
-                        0
-                    }
-                }
-                Variant::Later => {
-                    if page >= place {
-                        versions.len()
-                    } else {
-                        0
-                    }
-                }
-                Variant::Earlier => {
-                    if page <= place {
-                        versions.len()
-                    } else {
-                        0
-                    }
-                }
+                Variant::Percent(percent) => if_kept(rng.chance(percent)),
+                Variant::Later => if_kept(page >= place),
+                Variant::Earlier => if_kept(page <= place),
                 Variant::Prefix => versions.iter().filter(|old| old.moment < moment).count(),
                 Variant::Stale => rng.below(versions.len() + 1),
-                Variant::Torn => {
-                    if rng.chance(50) {
-                        versions.len()
-                    } else {
-                        0
-                    }
-                }
+                Variant::Torn => if_kept(rng.chance(50)),
             };
             let start = page * PAGE_BYTES;
             let newest_end = newest_size.min(start + PAGE_BYTES);
@@ -365,12 +341,12 @@ impl History {
                 kept_bytes,
             }));
         }
-        Ok(FilePlan {
+        FilePlan {
             path,
             size,
             pages,
             pages_lost,
-        })
+        }
     }
 }
 
@@ -404,13 +380,12 @@ impl PowerLoss {
         for (id, history) in histories {
             // A file that is gone for good has nothing to lose.
             let Some(path) = paths.remove(&id) else { continue };
+            let size = fs::metadata(&path).map_err(context("look at", &path))?.len();
             let history = history.at_stake();
-            if history.unsynced.is_empty() && history.cut_to.is_none() {
+            if history.unsynced.is_empty() && history.durable_size.is_none_or(|durable| durable == size) {
                 continue;
             }
-            let file = history
-                .plan(path, variant, &mut rng)
-                .map_err(context("plan for files in", data))?;
+            let file = history.plan(path, size, variant, &mut rng);
             report.files += 1;
             report.pages += history.unsynced.len() as u64;
             report.pages_lost += file.pages_lost;
