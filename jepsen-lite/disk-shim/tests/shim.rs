@@ -35,6 +35,13 @@ impl Bench {
 
     /// Runs a role in a process of its own, which must succeed.
     fn run(&self, role: &str) {
+        assert!(
+            self.command(role).status().unwrap().success(),
+            "role {role} failed"
+        );
+    }
+
+    fn command(&self, role: &str) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "role", "--nocapture"])
@@ -42,7 +49,34 @@ impl Bench {
             .current_dir(self.disk.data());
         command.stdout(Stdio::null());
         self.disk.arm(&mut command);
-        assert!(command.status().unwrap().success(), "role {role} failed");
+        command
+    }
+
+    /// Runs the role `log`, kills it at some moment, and counts the numbers
+    /// that were acknowledged and are not there after the power loss.
+    fn cut_log(&self, seed: u64) -> u64 {
+        let acked = self.disk.data().parent().unwrap().join("acked");
+        File::create(&acked).unwrap();
+        let mut child = self.command("log").spawn().unwrap();
+        while fs::metadata(&acked).unwrap().len() < 8 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(seed * 1237 % 5000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        self.disk
+            .lose_power(seed, Variant::draw(seed), Names::Drawn)
+            .unwrap();
+
+        let acked = fs::read(acked).unwrap();
+        let last = u64::from_le_bytes(acked[acked.len() - 8..].try_into().unwrap());
+        let log = fs::read(self.disk.data().join("log")).unwrap_or_default();
+        let intact = |number: u64| {
+            let start = usize::try_from(number).unwrap() * 800;
+            log.get(start..start + 800)
+                .is_some_and(|bytes| bytes == [number.to_le_bytes(); 100].concat())
+        };
+        (0..=last).filter(|number| !intact(*number)).count() as u64
     }
 
     fn lose(&self, variant: Variant, names: Names) -> Report {
@@ -176,6 +210,22 @@ fn role() {
                     });
                 }
             });
+        }
+        "log" => {
+            // Appends numbers for ever, and tells the test of each that it synced.
+            let (log, acked) = (
+                create("log"),
+                OpenOptions::new().append(true).open("../acked").unwrap(),
+            );
+            File::open(".").unwrap().sync_all().unwrap();
+            for number in 0_u64.. {
+                log.write_all_at(&[number.to_le_bytes(); 100].concat(), number * 800)
+                    .unwrap();
+                if number % 3 == 0 {
+                    log.sync_data().unwrap();
+                    (&acked).write_all(&number.to_le_bytes()).unwrap();
+                }
+            }
         }
         _ => panic!("no role {role}"),
     }
@@ -415,6 +465,30 @@ fn threads_that_share_pages_are_undone_to_the_byte() {
     let report = bench.lose(Variant::None, Names::Kept);
     assert_eq!(report.pages, (4 * 200 * 100_u64).div_ceil(PAGE as u64));
     assert_eq!(bench.read("f"), [1; 4 * PAGE]);
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_a_journal_that_undoes_what_was_not_synced() {
+    for seed in 0..20 {
+        let bench = Bench::new();
+        assert_eq!(bench.cut_log(seed), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn without_syncs_the_same_cuts_lose_data() {
+    let mut lost = 0;
+    for seed in 0..5 {
+        let bench = Bench::new();
+        bench
+            .disk
+            .control()
+            .unwrap()
+            .set_sync_lies(Fault::Always)
+            .unwrap();
+        lost += bench.cut_log(seed);
+    }
+    assert_ne!(lost, 0);
 }
 
 #[test]
