@@ -1,0 +1,380 @@
+//! Message contents that outlived their log entry.
+//!
+//! A content lives in its log entry first. When a snapshot covers that entry and the message is still alive,
+//! its content is copied here, so that the log can be purged. It is named by the entry's index and its
+//! number within the entry, and cut into parts of at most 16 KiB:
+//!
+//! ```text
+//! space meta    node: u64 LE node id       sweep: empty, there while orphans may exist
+//! space parts   key    u64 BE index, u32 BE number, u16 BE part
+//!               value  u8 format = 1, u32 LE crc32 of key and rest, rest = u32 LE content length, bytes
+//! ```
+//!
+//! The order of things around a snapshot makes this safe without transactions: `put_all`, `flush`, then
+//! [`SnapshotWriter::finish`](crate::SnapshotWriter::finish), then purge the log. What a crash leaves behind
+//! in between is an orphan: a content that no snapshot names. [`Contents::retain`] sweeps those.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::door::Door;
+use crate::engine::disk::Disk;
+use crate::engine::{Engine, Space, VALUE_LEN_MAX};
+use crate::error::{OpenError, StorageError};
+use crate::failure::Failure;
+use crate::throttle::Throttle;
+use crate::{Options, meta};
+
+/// The names of the spaces, in the order of [`META`] and [`PARTS`].
+pub(crate) const SPACES: [&str; 2] = ["meta", "parts"];
+const META: Space = Space(0);
+const PARTS: Space = Space(1);
+
+const NODE: &str = "node";
+const SWEEP: &str = "sweep";
+
+const FORMAT: u8 = 1;
+const HEAD: usize = 1 + 4;
+const LEN: usize = 4;
+const PART_BYTES: usize = VALUE_LEN_MAX - HEAD - LEN;
+const KEY_LEN: usize = 8 + 4 + 2;
+const CONTENT_LEN_MAX: usize = PART_BYTES * u16::MAX as usize;
+
+/// A flush after so many bytes keeps the final one short.
+const FLUSH_EVERY: usize = 1 << 20;
+/// Keys looked at, or removed, in one go.
+const SLICE: usize = 256;
+
+/// One content and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// The index of its log entry.
+    pub index: u64,
+    /// Its number within the entry.
+    pub number: u32,
+    /// The content itself.
+    pub bytes: Bytes,
+}
+
+/// A cheap handle on the stored contents. Every call may block on the disk.
+#[derive(Clone)]
+pub struct Contents {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Arc<Disk>,
+    failure: Arc<Failure>,
+    bytes_per_second: Option<u64>,
+    _door: Arc<Door>,
+}
+
+impl Contents {
+    /// Writes an empty database for a node.
+    pub(crate) fn create(path: &Path, node: u64) -> Result<(), OpenError> {
+        let engine = Disk::open(path, &SPACES, 1 << 20)?;
+        engine.put(META, NODE.as_bytes(), &meta::encode(NODE, &node.to_le_bytes()))?;
+        Ok(engine.flush()?)
+    }
+
+    /// Opens the database, which must be the node's own. Changes nothing that it holds.
+    pub(crate) fn open(
+        path: &Path,
+        node: u64,
+        failure: Arc<Failure>,
+        options: &Options,
+        door: Arc<Door>,
+    ) -> Result<Self, OpenError> {
+        let engine = Arc::new(Disk::open(path, &SPACES, options.contents_cache_bytes)?);
+        let damaged = |what: String| OpenError::damaged(path, what);
+        let owner = engine
+            .get(META, NODE.as_bytes())?
+            .ok_or_else(|| damaged("it names no node".into()))?;
+        let owner = meta::decode(NODE, &owner).and_then(|mut payload| meta::take_u64(&mut payload));
+        match owner {
+            Ok(owner) if owner == node => {}
+            Ok(owner) => {
+                return Err(damaged(format!(
+                    "it belongs to node {owner:016x}, not {node:016x}"
+                )));
+            }
+            Err(error) => return Err(damaged(error.to_string())),
+        }
+        let bytes_per_second = options.snapshot_bytes_per_second;
+        Ok(Contents {
+            inner: Arc::new(Inner {
+                engine,
+                failure,
+                bytes_per_second,
+                _door: door,
+            }),
+        })
+    }
+
+    /// Writes contents, no faster than [`Options::snapshot_bytes_per_second`], and returns their bytes.
+    /// Writing one again is fine. None of them is durable before [`Contents::flush`].
+    pub fn put_all(&self, items: &mut dyn Iterator<Item = (u64, u32, Bytes)>) -> Result<u64, StorageError> {
+        let mut throttle = Throttle::new(self.inner.bytes_per_second);
+        let mut total = 0;
+        let mut since_flush = 0;
+        for (index, number, bytes) in items {
+            self.write(|| put(&*self.inner.engine, index, number, &bytes))?;
+            total += bytes.len() as u64;
+            since_flush += bytes.len();
+            if since_flush >= FLUSH_EVERY {
+                self.flush()?;
+                since_flush = 0;
+            }
+            throttle.spend(bytes.len());
+        }
+        Ok(total)
+    }
+
+    /// Makes everything written and removed so far durable.
+    pub fn flush(&self) -> Result<(), StorageError> {
+        self.write(|| self.inner.engine.flush())
+    }
+
+    /// Reads a content of `len` bytes; `None` if it is not here.
+    pub fn get(&self, index: u64, number: u32, len: usize) -> Result<Option<Bytes>, StorageError> {
+        let mut content = BytesMut::with_capacity(len);
+        for part in 0..part_count(len) {
+            let key = encode_key(index, number, part);
+            let Some(value) = self.inner.engine.get(PARTS, &key)? else {
+                return if part == 0 {
+                    Ok(None)
+                } else {
+                    Err(damaged(&key, "it is missing"))
+                };
+            };
+            let (content_len, bytes) = decode_part(&key, &value)?;
+            if content_len != len {
+                return Err(damaged(
+                    &key,
+                    &format!("it is of a content of {content_len} bytes, not {len}"),
+                ));
+            }
+            if len <= PART_BYTES {
+                return Ok(Some(bytes));
+            }
+            content.extend_from_slice(&bytes);
+        }
+        Ok(Some(content.freeze()))
+    }
+
+    /// Removes contents, given as index, number and length; missing ones are fine. Not flushed: a removal
+    /// that a crash undoes leaves an orphan, which the next sweep finds.
+    pub fn remove_all(&self, items: &mut dyn Iterator<Item = (u64, u32, usize)>) -> Result<(), StorageError> {
+        for (index, number, len) in items {
+            for part in 0..part_count(len) {
+                self.write(|| self.inner.engine.remove(PARTS, &encode_key(index, number, part)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes every content of entries up to `index_max` that `live` does not name, makes that durable and
+    /// ends the pending sweep. `live` must be in ascending order. Returns how many parts were removed.
+    ///
+    /// `index_max` keeps the sweep away from contents that are written while it runs: give the index at which
+    /// `live` was taken.
+    pub fn retain(
+        &self,
+        live: &mut dyn Iterator<Item = (u64, u32)>,
+        index_max: u64,
+    ) -> Result<u64, StorageError> {
+        let mut live = live.peekable();
+        let mut cursor = vec![0; KEY_LEN];
+        let mut removed = 0;
+        loop {
+            let slice: Vec<_> = self.inner.engine.ascend(PARTS, &cursor).take(SLICE).collect();
+            let whole = slice.len() == SLICE;
+            let mut beyond = false;
+            for pair in slice {
+                let (key, _value) = pair?;
+                let (index, number, _part) = decode_key(&key)?;
+                if index > index_max {
+                    beyond = true;
+                    break;
+                }
+                while live.next_if(|name| *name < (index, number)).is_some() {}
+                if live.peek() != Some(&(index, number)) {
+                    self.write(|| self.inner.engine.remove(PARTS, &key))?;
+                    removed += 1;
+                }
+                // The next key that could follow this one.
+                cursor = [&key[..], &[0]].concat();
+            }
+            if beyond || !whole {
+                break;
+            }
+        }
+        self.write(|| self.inner.engine.remove(META, SWEEP.as_bytes()))?;
+        self.flush()?;
+        Ok(removed)
+    }
+
+    /// Notes, durably, that orphans may exist: before a snapshot from elsewhere replaces the own one. An
+    /// unclean stop is noted by the store itself.
+    pub fn mark_sweep_pending(&self) -> Result<(), StorageError> {
+        self.write(|| {
+            self.inner
+                .engine
+                .put(META, SWEEP.as_bytes(), &meta::encode(SWEEP, &[]))
+        })?;
+        self.flush()
+    }
+
+    /// Whether orphans may exist, so that [`Contents::retain`] is due.
+    pub fn sweep_pending(&self) -> Result<bool, StorageError> {
+        Ok(self.inner.engine.get(META, SWEEP.as_bytes())?.is_some())
+    }
+
+    /// Walks the contents in order, from a name on. One that a crash cut short while it was written is left
+    /// out.
+    pub fn range(&self, from: (u64, u32)) -> impl Iterator<Item = Result<Content, StorageError>> + '_ {
+        let mut walk = self
+            .inner
+            .engine
+            .ascend(PARTS, &encode_key(from.0, from.1, 0))
+            .peekable();
+        std::iter::from_fn(move || {
+            loop {
+                let content = gather(&mut walk).transpose()?;
+                match content {
+                    Ok(None) => {}
+                    Ok(Some(content)) => return Some(Ok(content)),
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+        })
+    }
+
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.inner.engine.file_bytes()
+    }
+
+    fn write<T>(&self, step: impl FnOnce() -> Result<T, StorageError>) -> Result<T, StorageError> {
+        self.inner.failure.check()?;
+        let result = step();
+        match &result {
+            // The caller's mistake, and nothing was written.
+            Err(StorageError::TooLarge { .. }) => result,
+            _ => self.inner.failure.note(result),
+        }
+    }
+}
+
+/// The next content of a walk over parts: `None` at the end, `Some(None)` for an incomplete one.
+fn gather(
+    walk: &mut std::iter::Peekable<crate::engine::Walk<'_>>,
+) -> Result<Option<Option<Content>>, StorageError> {
+    let Some((key, value)) = walk.next().transpose()? else {
+        return Ok(None);
+    };
+    let (index, number, first) = decode_key(&key)?;
+    let (len, bytes) = decode_part(&key, &value)?;
+    if len <= PART_BYTES {
+        return Ok(Some(Some(Content { index, number, bytes })));
+    }
+    let mut content = BytesMut::with_capacity(len);
+    content.extend_from_slice(&bytes);
+    let mut whole = first == 0;
+    let mut expected = first;
+    while let Some((key, value)) = walk
+        .next_if(|pair| matches!(pair, Ok((key, _)) if key.starts_with(&encode_key(index, number, 0)[..12])))
+        .transpose()?
+    {
+        expected += 1;
+        whole &= decode_key(&key)?.2 == expected;
+        content.extend_from_slice(&decode_part(&key, &value)?.1);
+    }
+    whole &= content.len() == len;
+    Ok(Some(whole.then(|| Content {
+        index,
+        number,
+        bytes: content.freeze(),
+    })))
+}
+
+fn put(engine: &dyn Engine, index: u64, number: u32, content: &[u8]) -> Result<(), StorageError> {
+    if content.len() > CONTENT_LEN_MAX {
+        let (len, max) = (content.len() as u64, CONTENT_LEN_MAX as u64);
+        return Err(StorageError::TooLarge {
+            what: "content",
+            len,
+            max,
+        });
+    }
+    let mut value = BytesMut::with_capacity(VALUE_LEN_MAX.min(HEAD + LEN + content.len()));
+    for part in 0..part_count(content.len()) {
+        let from = usize::from(part) * PART_BYTES;
+        let key = encode_key(index, number, part);
+        value.clear();
+        value.put_u8(FORMAT);
+        value.put_u32_le(0);
+        value.put_u32_le(content.len() as u32);
+        value.put_slice(&content[from..content.len().min(from + PART_BYTES)]);
+        let crc = checksum(&key, &value[HEAD..]);
+        value[1..HEAD].copy_from_slice(&crc.to_le_bytes());
+        engine.put(PARTS, &key, &value)?;
+    }
+    Ok(())
+}
+
+/// An empty content has one empty part.
+fn part_count(len: usize) -> u16 {
+    u16::try_from(len.div_ceil(PART_BYTES).max(1)).unwrap_or(u16::MAX)
+}
+
+fn encode_key(index: u64, number: u32, part: u16) -> [u8; KEY_LEN] {
+    let mut key = [0; KEY_LEN];
+    key[..8].copy_from_slice(&index.to_be_bytes());
+    key[8..12].copy_from_slice(&number.to_be_bytes());
+    key[12..].copy_from_slice(&part.to_be_bytes());
+    key
+}
+
+fn decode_key(key: &[u8]) -> Result<(u64, u32, u16), StorageError> {
+    if key.len() != KEY_LEN {
+        return Err(StorageError::corrupt(format!(
+            "content key of {} bytes",
+            key.len()
+        )));
+    }
+    Ok((
+        u64::from_be_bytes(key[..8].try_into().expect("eight bytes")),
+        u32::from_be_bytes(key[8..12].try_into().expect("four bytes")),
+        u16::from_be_bytes(key[12..].try_into().expect("two bytes")),
+    ))
+}
+
+/// The length of the whole content, and the bytes of this part.
+fn decode_part(key: &[u8], value: &Bytes) -> Result<(usize, Bytes), StorageError> {
+    if value.len() < HEAD + LEN || value[0] != FORMAT {
+        return Err(damaged(key, "unknown format"));
+    }
+    if value[1..HEAD] != checksum(key, &value[HEAD..]).to_le_bytes() {
+        return Err(damaged(key, "wrong checksum"));
+    }
+    let len = u32::from_le_bytes(value[HEAD..HEAD + LEN].try_into().expect("four bytes")) as usize;
+    Ok((len, value.slice(HEAD + LEN..)))
+}
+
+fn checksum(key: &[u8], rest: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(key);
+    hasher.update(rest);
+    hasher.finalize()
+}
+
+fn damaged(key: &[u8], what: &str) -> StorageError {
+    match decode_key(key) {
+        Ok((index, number, part)) => {
+            StorageError::corrupt(format!("content {index}/{number} part {part}: {what}"))
+        }
+        Err(error) => error,
+    }
+}

@@ -1,0 +1,268 @@
+//! The engine on disk: sled 0.34.7, and the only file that names it.
+//!
+//! sled is used within narrow limits, each of which was measured to matter:
+//!
+//! - plain inserts and one blocking `flush`; never `flush_async` (deadlocks), `apply_batch` and
+//!   `transaction` (a lock over the whole process and extra syncs) or `clear`;
+//! - segments of 2 MiB and values of at most 16 KiB, so that no page is ever moved into a *blob file*:
+//!   sled does not sync those, and a lost one makes the database unreadable;
+//! - no flusher thread: a flush happens when someone waits for it;
+//! - `snap.*.generating`, left behind by a crash while opening, is removed before opening, because sled
+//!   takes it for a damaged snapshot and refuses for ever;
+//! - opening runs under `catch_unwind`, because sled panics on some damage.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::{Engine, Space, VALUE_LEN_MAX, Walk};
+use crate::error::{OpenError, StorageError};
+use crate::files;
+
+/// sled writes its file in segments of this size. It is fixed when a database is created.
+const SEGMENT_BYTES: usize = 2 << 20;
+
+/// A handle that is just being dropped elsewhere in this process may hold sled's own lock for a moment.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// One sled database.
+pub(crate) struct Disk {
+    // The order of the fields is the order of dropping: trees before the database.
+    trees: Vec<sled::Tree>,
+    db: sled::Db,
+    path: PathBuf,
+}
+
+impl Disk {
+    /// Opens the database in `path`, or creates it there, with a space for each name.
+    ///
+    /// When this returns the directory and its files are themselves durable, so that a later flush need
+    /// only care for the contents.
+    pub(crate) fn open(path: &Path, spaces: &[&str], cache_bytes: u64) -> Result<Self, OpenError> {
+        let created = !path.exists();
+        if !created {
+            remove_unfinished_snapshots(path)?;
+        }
+        let config = sled::Config::new()
+            .path(path)
+            .segment_size(SEGMENT_BYTES)
+            .cache_capacity(cache_bytes)
+            .flush_every_ms(None)
+            .use_compression(false);
+        let (db, trees) = Self::open_patiently(path, spaces, &config)?;
+        let disk = Disk {
+            trees,
+            db,
+            path: path.to_owned(),
+        };
+        if let Some(blob) = disk.first_blob() {
+            return Err(OpenError::damaged(
+                blob,
+                "a blob file exists, which this program never writes",
+            ));
+        }
+        if created {
+            disk.db
+                .flush()
+                .map_err(|error| disk.failed("flush after creation", &error))?;
+            for file in ["conf", "db", "blobs"] {
+                files::sync(&path.join(file))?;
+            }
+            files::sync(path)?;
+            files::sync_parent(path)?;
+        }
+        Ok(disk)
+    }
+
+    /// Opening, with a wait for sled's lock, and with panics turned into errors.
+    fn open_patiently(
+        path: &Path,
+        spaces: &[&str],
+        config: &sled::Config,
+    ) -> Result<(sled::Db, Vec<sled::Tree>), OpenError> {
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            let opened = catch_unwind(AssertUnwindSafe(|| {
+                let db = config.open()?;
+                let trees = spaces
+                    .iter()
+                    .map(|name| db.open_tree(name))
+                    .collect::<sled::Result<Vec<_>>>()?;
+                Ok::<_, sled::Error>((db, trees))
+            }));
+            match opened {
+                Ok(Ok(opened)) => return Ok(opened),
+                Ok(Err(sled::Error::Io(error)))
+                    if error.to_string().contains("could not acquire lock") && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Ok(Err(sled::Error::Io(error))) => {
+                    return Err(StorageError::io(format!("open database {}", path.display()))(error).into());
+                }
+                Ok(Err(error)) => return Err(OpenError::damaged(path.join("db"), error.to_string())),
+                Err(panic) => return Err(OpenError::damaged(path.join("db"), panic_text(&*panic))),
+            }
+        }
+    }
+
+    /// The directory of the database.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Length of the database file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        fs::metadata(self.path.join("db")).map_or(0, |file| file.len())
+    }
+
+    /// A blob file, if there is one. There must never be.
+    pub(crate) fn first_blob(&self) -> Option<PathBuf> {
+        first_blob(&self.path)
+    }
+
+    fn failed(&self, action: &str, error: &sled::Error) -> StorageError {
+        StorageError::Engine {
+            path: self.path.clone(),
+            what: format!("{action}: {error}"),
+        }
+    }
+
+    /// Runs one call into sled; a panic inside it is an error like any other.
+    fn call<T>(&self, action: &str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, StorageError> {
+        match catch_unwind(AssertUnwindSafe(call)) {
+            Ok(result) => result.map_err(|error| self.failed(action, &error)),
+            Err(panic) => Err(StorageError::Engine {
+                path: self.path.clone(),
+                what: format!("{action} panicked: {}", panic_text(&*panic)),
+            }),
+        }
+    }
+
+    fn walk<'a>(
+        &'a self,
+        mut next: impl FnMut() -> Option<sled::Result<(sled::IVec, sled::IVec)>> + 'a,
+    ) -> Walk<'a> {
+        let mut ended = false;
+        Box::new(std::iter::from_fn(move || {
+            if ended {
+                return None;
+            }
+            let item = self.call("read", || next().transpose());
+            ended = !matches!(item, Ok(Some(_)));
+            item.map(|pair| pair.map(|(key, value)| (to_bytes(&key), to_bytes(&value))))
+                .transpose()
+        }))
+    }
+}
+
+impl Engine for Disk {
+    fn put(&self, space: Space, key: &[u8], value: &[u8]) -> Result<(), StorageError> {
+        assert!(
+            value.len() <= VALUE_LEN_MAX,
+            "a value of {} bytes could become a blob file",
+            value.len()
+        );
+        self.call("write", || self.trees[space.0].insert(key, value))
+            .map(|_previous| ())
+    }
+
+    fn remove(&self, space: Space, key: &[u8]) -> Result<(), StorageError> {
+        self.call("remove", || self.trees[space.0].remove(key))
+            .map(|_previous| ())
+    }
+
+    fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        let value = self.call("read", || self.trees[space.0].get(key))?;
+        Ok(value.map(|value| to_bytes(&value)))
+    }
+
+    fn ascend(&self, space: Space, from: &[u8]) -> Walk<'_> {
+        let mut range = self.trees[space.0].range(from..);
+        self.walk(move || range.next())
+    }
+
+    fn descend(&self, space: Space, to: &[u8]) -> Walk<'_> {
+        let mut range = self.trees[space.0].range(..=to);
+        self.walk(move || range.next_back())
+    }
+
+    fn flush(&self) -> Result<(), StorageError> {
+        self.call("flush", || self.db.flush()).map(|_bytes| ())
+    }
+
+    fn syncs(&self) -> Option<u64> {
+        cfg!(target_os = "linux").then(crate::hook::calls)
+    }
+
+    fn check(&self) -> Result<(), StorageError> {
+        match self.first_blob() {
+            Some(blob) => Err(StorageError::corrupt(format!(
+                "blob file {} appeared",
+                blob.display()
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn to_bytes(value: &sled::IVec) -> Bytes {
+    Bytes::copy_from_slice(value)
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("panic without a message")
+        .to_owned()
+}
+
+fn first_blob(path: &Path) -> Option<PathBuf> {
+    fs::read_dir(path.join("blobs"))
+        .ok()?
+        .next()?
+        .ok()
+        .map(|entry| entry.path())
+}
+
+/// Looks at a closed database without changing it: is everything there that sled will need?
+pub(crate) fn inspect(path: &Path) -> Result<(), OpenError> {
+    for name in ["conf", "db", "blobs"] {
+        let file = path.join(name);
+        if !file.exists() {
+            return Err(OpenError::damaged(file, "it is missing"));
+        }
+    }
+    if let Some(blob) = first_blob(path) {
+        return Err(OpenError::damaged(
+            blob,
+            "a blob file exists, which this program never writes",
+        ));
+    }
+    let conf = path.join("conf");
+    let bytes = fs::read(&conf).map_err(StorageError::io(format!("read {}", conf.display())))?;
+    let expected = format!("segment_size: {SEGMENT_BYTES}\nuse_compression: false\nversion: 0.34\n");
+    let intact = bytes.len() == expected.len() + 4
+        && bytes.starts_with(expected.as_bytes())
+        && bytes.ends_with(&crc32fast::hash(expected.as_bytes()).to_le_bytes());
+    if !intact {
+        return Err(OpenError::damaged(
+            conf,
+            "its contents or checksum are not what this program writes",
+        ));
+    }
+    Ok(())
+}
+
+fn remove_unfinished_snapshots(path: &Path) -> Result<(), OpenError> {
+    for name in files::names(path)? {
+        if name.starts_with("snap.") && name.ends_with(".generating") {
+            tracing::warn!(file = %path.join(&name).display(), "removing what an interrupted start left behind");
+            files::remove_file(&path.join(name))?;
+        }
+    }
+    Ok(())
+}

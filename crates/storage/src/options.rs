@@ -1,0 +1,40 @@
+//! What may be tuned, with the defaults.
+
+/// Settings of one store. None of them changes what is on disk, so they may differ from start to start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Entries of the log kept in memory after they are on disk, so that followers and the state machine
+    /// read them without touching it. Entries that are not flushed yet come on top. Default 32 MiB.
+    pub tail_bytes: u64,
+    /// Page cache of the log database. Default 32 MiB.
+    pub log_cache_bytes: u64,
+    /// Page cache of the contents database. Default 32 MiB.
+    pub contents_cache_bytes: u64,
+    /// Page cache of each open snapshot image. Default 4 MiB.
+    pub snapshot_cache_bytes: u64,
+    /// Ceiling for bytes written per second by a snapshot and by [`Contents::put_all`](crate::Contents::put_all),
+    /// each, so that the log keeps its latency beside them. `None` is no ceiling. Default 60 MiB/s.
+    pub snapshot_bytes_per_second: Option<u64>,
+    /// A group commit takes what waits, until it holds this many bytes. Default 1 MiB.
+    pub group_bytes_max: usize,
+    /// A group commit takes at most this many commands. Default 1024.
+    pub group_commands_max: usize,
+    /// At open a database file larger than this, and than four times its live data, is rewritten. sled
+    /// never gives space back by itself. Default 1 GiB.
+    pub compact_bytes_min: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            tail_bytes: 32 << 20,
+            log_cache_bytes: 32 << 20,
+            contents_cache_bytes: 32 << 20,
+            snapshot_cache_bytes: 4 << 20,
+            snapshot_bytes_per_second: Some(60 << 20),
+            group_bytes_max: 1 << 20,
+            group_commands_max: 1024,
+            compact_bytes_min: 1 << 30,
+        }
+    }
+}

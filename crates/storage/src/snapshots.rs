@@ -1,0 +1,233 @@
+//! Snapshot images: the state machine's state at one index.
+//!
+//! Each image is a database directory of its own, `data/snap/<number>`, so that dropping one gives its space
+//! back at once and the log never has to scan it:
+//!
+//! ```text
+//! space h   header: u64 LE length, u32 LE chunk count, u32 LE crc32 of all bytes, opaque meta; written last
+//! space s   key u32 BE chunk number; value u8 format = 1, u32 LE crc32 of key and bytes, bytes
+//! ```
+//!
+//! An image is valid because the value `snapshot` of the log database names it, and that pointer is written
+//! through the log's writer: it cannot become durable before anything the log was told earlier. A directory
+//! without the pointer is what a crash left of an unfinished image, or of one that was replaced, and is
+//! removed at the next open.
+
+mod image;
+mod reader;
+mod writer;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
+
+use self::image::Image;
+pub use self::reader::SnapshotReader;
+pub use self::writer::SnapshotWriter;
+use crate::error::{OpenError, StorageError};
+use crate::log::Log;
+use crate::meta::{self, MetaKey};
+use crate::{Options, files};
+
+/// A complete, durable image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    number: u64,
+    /// What the caller gave to [`SnapshotWriter::finish`].
+    pub meta: Bytes,
+    /// Length of the image.
+    pub bytes: u64,
+    /// crc32 of the image.
+    pub checksum: u32,
+}
+
+impl SnapshotInfo {
+    fn encode(&self) -> Bytes {
+        let mut payload = BytesMut::with_capacity(20 + self.meta.len());
+        payload.put_u64_le(self.number);
+        payload.put_u64_le(self.bytes);
+        payload.put_u32_le(self.checksum);
+        payload.put_slice(&self.meta);
+        payload.freeze()
+    }
+
+    fn decode(mut payload: Bytes) -> Result<Self, StorageError> {
+        let number = meta::take_u64(&mut payload)?;
+        let bytes = meta::take_u64(&mut payload)?;
+        if payload.len() < 4 {
+            return Err(StorageError::corrupt("the snapshot pointer is too short"));
+        }
+        let checksum = u32::from_le_bytes(payload.split_to(4)[..].try_into().expect("four bytes"));
+        Ok(SnapshotInfo {
+            number,
+            meta: payload,
+            bytes,
+            checksum,
+        })
+    }
+}
+
+/// A cheap handle on the images. Calls that write or read an image block on the disk.
+#[derive(Clone)]
+pub struct Snapshots {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    dir: PathBuf,
+    log: Log,
+    cache_bytes: u64,
+    bytes_per_second: Option<u64>,
+    state: Mutex<State>,
+    /// Held while a pointer is written, so that memory and disk agree which came last.
+    finishing: Mutex<()>,
+}
+
+struct State {
+    current: Option<SnapshotInfo>,
+    next_number: u64,
+    open: HashMap<u64, Weak<Image>>,
+}
+
+/// Reads the pointer, and checks that its image is there. Changes nothing.
+pub(crate) fn check_pointer(
+    dir: &Path,
+    engine: &dyn crate::engine::Engine,
+) -> Result<Option<SnapshotInfo>, OpenError> {
+    let Some(payload) = meta::get(engine, MetaKey::Snapshot)? else {
+        return Ok(None);
+    };
+    let info = SnapshotInfo::decode(payload)?;
+    crate::engine::disk::inspect(&path_of(dir, info.number))?;
+    Ok(Some(info))
+}
+
+impl Snapshots {
+    /// Starts with the image that the pointer names, and removes all others.
+    pub(crate) fn open(
+        dir: &Path,
+        log: Log,
+        current: Option<SnapshotInfo>,
+        options: &Options,
+    ) -> Result<Self, StorageError> {
+        let kept = current.as_ref().map(|info| path_of(dir, info.number));
+        let mut next_number = current.as_ref().map_or(1, |info| info.number + 1);
+        for name in files::names(dir)? {
+            let path = dir.join(&name);
+            if Some(&path) != kept.as_ref() {
+                tracing::info!(image = %path.display(), "removing an image that was never finished or is replaced");
+                files::remove_dir(&path)?;
+                if let Ok(number) = u64::from_str_radix(&name, 16) {
+                    next_number = next_number.max(number + 1);
+                }
+            }
+        }
+        files::sync(dir)?;
+        Ok(Snapshots {
+            inner: Arc::new(Inner {
+                dir: dir.to_owned(),
+                log,
+                cache_bytes: options.snapshot_cache_bytes,
+                bytes_per_second: options.snapshot_bytes_per_second,
+                state: Mutex::new(State {
+                    current,
+                    next_number,
+                    open: HashMap::new(),
+                }),
+                finishing: Mutex::new(()),
+            }),
+        })
+    }
+
+    /// Begins a new image. It is throttled to [`Options::snapshot_bytes_per_second`]; see
+    /// [`SnapshotWriter::unthrottled`]. Several may be written at the same time; the last one finished is
+    /// the current one.
+    pub fn create(&self) -> Result<SnapshotWriter, StorageError> {
+        self.inner.log.failed().map_or(Ok(()), Err)?;
+        let number = {
+            let mut state = self.inner.state.lock();
+            state.next_number += 1;
+            state.next_number - 1
+        };
+        SnapshotWriter::create(self.clone(), number)
+    }
+
+    /// The last finished image, also after a restart.
+    pub fn current(&self) -> Option<SnapshotInfo> {
+        self.inner.state.lock().current.clone()
+    }
+
+    /// Opens an image for reading, and keeps it alive, even if a newer one replaces it meanwhile. Fails if
+    /// that has happened already.
+    pub fn read(&self, info: &SnapshotInfo) -> Result<SnapshotReader, StorageError> {
+        let mut state = self.inner.state.lock();
+        state.open.retain(|_, image| image.strong_count() > 0);
+        if let Some(image) = state.open.get(&info.number).and_then(Weak::upgrade) {
+            drop(state);
+            return SnapshotReader::new(image, info.clone());
+        }
+        if state.current.as_ref().map(|current| current.number) != Some(info.number) {
+            return Err(StorageError::corrupt("this snapshot was replaced by a newer one"));
+        }
+        let image = Arc::new(Image::open(&self.path_of(info.number), self.inner.cache_bytes)?);
+        state.open.insert(info.number, Arc::downgrade(&image));
+        drop(state);
+        SnapshotReader::new(image, info.clone())
+    }
+
+    /// Makes a written image the current one, durably, and drops the one before.
+    fn install(&self, info: &SnapshotInfo) -> Result<(), StorageError> {
+        let _finishing = self.inner.finishing.lock();
+        self.inner.log.put_meta(MetaKey::Snapshot, info.encode())?;
+        let mut state = self.inner.state.lock();
+        let Some(replaced) = state.current.replace(info.clone()) else {
+            return Ok(());
+        };
+        if let Some(image) = state
+            .open
+            .remove(&replaced.number)
+            .and_then(|image| image.upgrade())
+        {
+            // The last reader removes it.
+            image.remove_when_dropped();
+            drop(state);
+            return Ok(());
+        }
+        drop(state);
+        files::remove_dir(&self.path_of(replaced.number))?;
+        files::sync(&self.inner.dir)
+    }
+
+    fn path_of(&self, number: u64) -> PathBuf {
+        path_of(&self.inner.dir, number)
+    }
+}
+
+fn path_of(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:016x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointer_looks_like_this() {
+        let info = SnapshotInfo {
+            number: 3,
+            meta: Bytes::from_static(b"m"),
+            bytes: 256,
+            checksum: 7,
+        };
+        let payload = info.encode();
+        assert_eq!(
+            payload[..],
+            [3, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, b'm']
+        );
+        assert_eq!(SnapshotInfo::decode(payload.clone()).unwrap(), info);
+        assert!(SnapshotInfo::decode(payload.slice(..19)).is_err());
+    }
+}

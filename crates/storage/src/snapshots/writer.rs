@@ -1,0 +1,133 @@
+//! Writing an image.
+
+use bytes::{Bytes, BytesMut};
+
+use super::image::{CHUNK_BYTES, Header, Image};
+use super::{SnapshotInfo, Snapshots};
+use crate::error::StorageError;
+use crate::files;
+use crate::meta::META_LEN_MAX;
+use crate::throttle::Throttle;
+
+/// A flush after so many bytes keeps the final one short.
+const FLUSH_EVERY: u64 = 1 << 20;
+
+/// An image being written. Dropped unfinished, it removes what it wrote.
+pub struct SnapshotWriter {
+    snapshots: Snapshots,
+    number: u64,
+    /// `None` only while being dropped.
+    image: Option<Image>,
+    throttle: Throttle,
+    pending: BytesMut,
+    checksum: crc32fast::Hasher,
+    bytes: u64,
+    chunk_count: u32,
+    flushed: u64,
+}
+
+impl SnapshotWriter {
+    pub(super) fn create(snapshots: Snapshots, number: u64) -> Result<Self, StorageError> {
+        let image = Image::open(&snapshots.path_of(number), snapshots.inner.cache_bytes)?;
+        Ok(SnapshotWriter {
+            throttle: Throttle::new(snapshots.inner.bytes_per_second),
+            snapshots,
+            number,
+            image: Some(image),
+            pending: BytesMut::with_capacity(CHUNK_BYTES),
+            checksum: crc32fast::Hasher::new(),
+            bytes: 0,
+            chunk_count: 0,
+            flushed: 0,
+        })
+    }
+
+    /// Lifts the ceiling on bytes per second.
+    #[must_use]
+    pub fn unthrottled(mut self) -> Self {
+        self.throttle = Throttle::new(None);
+        self
+    }
+
+    /// Adds bytes to the image. Blocks on the disk, and sleeps if it is throttled.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), StorageError> {
+        self.checksum.update(bytes);
+        self.bytes += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK_BYTES - self.pending.len()));
+            self.pending.extend_from_slice(now);
+            bytes = later;
+            if self.pending.len() == CHUNK_BYTES {
+                self.put_chunk()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_chunk(&mut self) -> Result<(), StorageError> {
+        let len = self.pending.len();
+        self.image().put_chunk(self.chunk_count, &self.pending)?;
+        self.pending.clear();
+        self.chunk_count += 1;
+        self.flushed += len as u64;
+        if self.flushed >= FLUSH_EVERY {
+            self.image().flush()?;
+            self.flushed = 0;
+        }
+        self.throttle.spend(len);
+        Ok(())
+    }
+
+    fn image(&self) -> &Image {
+        self.image
+            .as_ref()
+            .expect("it is there until the writer is dropped")
+    }
+
+    /// Completes the image, makes it durable and then the current one; the one before is removed when nobody
+    /// reads it any more. `meta` of at most about 16 KB is given back with it. Blocks on the disk.
+    pub fn finish(mut self, meta: Bytes) -> Result<SnapshotInfo, StorageError> {
+        // The pointer, with the meta in it, is a value of the log database.
+        let max = META_LEN_MAX - 20;
+        if meta.len() > max {
+            return Err(StorageError::TooLarge {
+                what: "snapshot meta",
+                len: meta.len() as u64,
+                max: max as u64,
+            });
+        }
+        if !self.pending.is_empty() {
+            self.put_chunk()?;
+        }
+        let checksum = self.checksum.clone().finalize();
+        let header = Header {
+            bytes: self.bytes,
+            chunk_count: self.chunk_count,
+            checksum,
+            meta: meta.clone(),
+        };
+        let info = SnapshotInfo {
+            number: self.number,
+            meta,
+            bytes: self.bytes,
+            checksum,
+        };
+        let image = self.image();
+        image.flush()?;
+        image.put_header(&header)?;
+        image.flush()?;
+        files::sync(&self.snapshots.path_of(self.number))?;
+        files::sync(&self.snapshots.inner.dir)?;
+        self.snapshots.install(&info)?;
+        self.image = None;
+        Ok(info)
+    }
+}
+
+impl Drop for SnapshotWriter {
+    fn drop(&mut self) {
+        if let Some(image) = self.image.take() {
+            image.remove_when_dropped();
+        }
+    }
+}
