@@ -1,0 +1,261 @@
+//! One call with all its attempts.
+
+use std::time::Duration;
+
+use quorate_proto::v1;
+use quorate_proto::v1::broker_client::BrokerClient;
+use quorate_proto::v1::cluster_client::ClusterClient;
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::{Response, Status};
+
+use crate::config::{ANSWER_BYTES_MAX, Config};
+use crate::error::{Error, Result};
+use crate::failure::{Again, Failure};
+use crate::links::{Link, Links};
+use crate::request_id::{RequestIds, Ticket};
+use crate::steering::Steering;
+
+/// What all calls of a client share.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) config: Config,
+    pub(crate) links: Links,
+    ids: RequestIds,
+}
+
+/// A unary method of the API, as its request.
+pub(crate) trait Call: Clone + Send {
+    type Answer: Send;
+    /// What to call it when its outcome is unknown.
+    const ACTION: &'static str;
+    const EFFECT: Effect;
+    /// Only for [`Effect::Repeatable`].
+    fn identify(&mut self, _id: v1::RequestId) {}
+    fn send(self, link: &Link) -> impl Future<Output = Result<Response<Self::Answer>, Status>> + Send;
+}
+
+/// What a call does to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Nothing: repeat it as often as you like.
+    None,
+    /// Has a request id: repeat it under the same one.
+    Repeatable,
+    /// Has none: once it may have been applied, do not repeat it.
+    Once,
+}
+
+/// Time limits of one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// All attempts together.
+    pub(crate) deadline: Instant,
+    /// The first attempt.
+    pub(crate) attempt: Duration,
+}
+
+impl Caller {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            links: Links::new(config.clone()),
+            config,
+            ids: RequestIds::new(),
+        }
+    }
+
+    /// Calls the leader until there is an answer or the deadline has passed.
+    pub(crate) async fn call<C: Call>(&self, mut call: C, limits: Limits) -> Result<C::Answer> {
+        let mut ticket = match C::EFFECT {
+            Effect::Repeatable => match timeout_at(limits.deadline, self.ids.begin()).await {
+                Ok(ticket) => Some(ticket),
+                Err(_) => {
+                    let cause = "too many calls of this client wait for an answer".to_owned();
+                    return Err(Error::Unreachable { cause });
+                }
+            },
+            Effect::None | Effect::Once => None,
+        };
+        let mut course = Course::new::<C>(&self.config, limits);
+        loop {
+            let link = match timeout_at(limits.deadline, self.links.leader()).await {
+                Ok(Ok(link)) => link,
+                Ok(Err(cause)) => {
+                    course.no_leader(cause).await?;
+                    continue;
+                }
+                Err(_) => return Err(course.out_of_time()),
+            };
+            if let Some(ticket) = &ticket {
+                call.identify(ticket.id());
+            }
+            let failure = match timeout_at(course.attempt_ends(&link), call.clone().send(&link)).await {
+                Ok(Ok(answer)) => return Ok(answer.into_inner()),
+                Ok(Err(status)) => Failure::from_status(&status),
+                Err(_) => Failure::lost(format!("{} did not answer in time", link.address), true),
+            };
+            match failure {
+                Failure::Final(refusal) | Failure::SessionLost(refusal) => return Err(refusal.into()),
+                Failure::Forgotten(refusal) => match ticket.take() {
+                    Some(known) if !course.maybe => ticket = Some(self.renew(known)),
+                    _ => {
+                        course.cause = refusal.to_string();
+                        return Err(course.out_of_time());
+                    }
+                },
+                Failure::Again(again) => course.again(&self.links, &link, again).await?,
+            }
+        }
+    }
+
+    fn renew(&self, ticket: Ticket) -> Ticket {
+        tracing::debug!("the broker has forgotten this client id; going on under another");
+        self.ids.renew(ticket)
+    }
+
+    /// Limits with the configured length of an attempt.
+    pub(crate) fn limits(&self, timeout: Duration) -> Limits {
+        Limits {
+            deadline: Instant::now() + timeout,
+            attempt: self.config.attempt_timeout,
+        }
+    }
+}
+
+/// What is remembered from attempt to attempt.
+struct Course {
+    action: &'static str,
+    effect: Effect,
+    limits: Limits,
+    steering: Steering,
+    /// Some attempt may have been applied.
+    maybe: bool,
+    last_address: String,
+    attempt: Duration,
+    cause: String,
+    overload: Option<Error>,
+}
+
+impl Course {
+    fn new<C: Call>(config: &Config, limits: Limits) -> Self {
+        Self {
+            action: C::ACTION,
+            effect: C::EFFECT,
+            limits,
+            steering: Steering::new(config),
+            maybe: false,
+            last_address: String::new(),
+            attempt: limits.attempt,
+            cause: "no attempt was made".to_owned(),
+            overload: None,
+        }
+    }
+
+    /// When to give up on the next attempt: later each time it goes to the same
+    /// node, which is then slow rather than gone.
+    fn attempt_ends(&mut self, link: &Link) -> Instant {
+        if self.last_address == link.address {
+            self.attempt *= 2;
+        } else {
+            self.attempt = self.limits.attempt;
+            self.last_address.clone_from(&link.address);
+        }
+        self.limits.deadline.min(Instant::now() + self.attempt)
+    }
+
+    /// Prepares another attempt, or says that there is none.
+    async fn again(&mut self, links: &Links, link: &Link, again: Again) -> Result<()> {
+        self.maybe |= again.maybe && self.effect != Effect::None;
+        if again.maybe && self.effect == Effect::Once {
+            self.cause = again.cause;
+            return Err(self.out_of_time());
+        }
+        self.overload = again.overload.clone().map(Error::from);
+        let pause = self.steering.turn(links, &link.address, &again);
+        self.wait(pause, again.cause).await
+    }
+
+    /// Nobody could be asked: prepares another attempt, or says that there is
+    /// none.
+    async fn no_leader(&mut self, cause: String) -> Result<()> {
+        let pause = self.steering.pause();
+        self.wait(pause, cause).await
+    }
+
+    async fn wait(&mut self, pause: Duration, cause: String) -> Result<()> {
+        self.cause = cause;
+        if Instant::now() + pause >= self.limits.deadline {
+            return Err(self.out_of_time());
+        }
+        sleep(pause).await;
+        Ok(())
+    }
+
+    fn out_of_time(&mut self) -> Error {
+        let cause = std::mem::take(&mut self.cause);
+        match (self.maybe, self.overload.take()) {
+            (true, _) => Error::Unknown {
+                action: self.action,
+                cause,
+            },
+            (false, Some(overload)) => overload,
+            (false, None) => Error::Unreachable { cause },
+        }
+    }
+}
+
+/// A client of the broker service with our limits.
+pub(crate) fn broker(link: &Link) -> BrokerClient<tonic::transport::Channel> {
+    BrokerClient::new(link.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+}
+
+macro_rules! broker_calls {
+    ($($request:ident => $answer:ident, $method:ident, $action:literal, $effect:ident;)*) => {$(
+        impl Call for v1::$request {
+            type Answer = v1::$answer;
+            const ACTION: &'static str = $action;
+            const EFFECT: Effect = Effect::$effect;
+            broker_calls!(@identify $effect);
+            async fn send(self, link: &Link) -> Result<Response<Self::Answer>, Status> {
+                broker(link).$method(self).await
+            }
+        }
+    )*};
+    (@identify Repeatable) => {
+        fn identify(&mut self, id: v1::RequestId) {
+            self.request_id = Some(id);
+        }
+    };
+    (@identify $effect:ident) => {};
+}
+
+broker_calls! {
+    DeclareQueueRequest => DeclareQueueResponse, declare_queue, "declare queue", Repeatable;
+    UpdateQueueRequest => UpdateQueueResponse, update_queue, "update queue", Repeatable;
+    DescribeQueueRequest => DescribeQueueResponse, describe_queue, "describe queue", None;
+    ListQueuesRequest => ListQueuesResponse, list_queues, "list queues", None;
+    PurgeQueueRequest => PurgeQueueResponse, purge_queue, "purge queue", Repeatable;
+    DeleteQueueRequest => DeleteQueueResponse, delete_queue, "delete queue", Repeatable;
+    PublishRequest => PublishResponse, publish, "publish", Repeatable;
+    LeaseRequest => LeaseResponse, lease, "lease", Repeatable;
+    SettleRequest => SettleResponse, settle, "settle", Repeatable;
+}
+
+macro_rules! cluster_calls {
+    ($($request:ident => $answer:ident, $method:ident, $action:literal, $effect:ident;)*) => {$(
+        impl Call for v1::$request {
+            type Answer = v1::$answer;
+            const ACTION: &'static str = $action;
+            const EFFECT: Effect = Effect::$effect;
+            async fn send(self, link: &Link) -> Result<Response<Self::Answer>, Status> {
+                ClusterClient::new(link.channel.clone()).$method(self).await
+            }
+        }
+    )*};
+}
+
+cluster_calls! {
+    StatusRequest => StatusResponse, status, "status", None;
+    AddNodeRequest => AddNodeResponse, add_node, "add node", Once;
+    RemoveNodeRequest => RemoveNodeResponse, remove_node, "remove node", Once;
+    TransferLeaderRequest => TransferLeaderResponse, transfer_leader, "transfer leader", Once;
+}

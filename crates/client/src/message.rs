@@ -1,0 +1,155 @@
+//! A message on its way in, and what confirms it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate_proto::v1;
+
+use crate::error::{Error, Result};
+
+/// A message to publish.
+///
+/// ```
+/// use std::time::Duration;
+/// use quorate_client::Message;
+///
+/// let message = Message::new("resize 17.png")
+///     .header("trace", "a1b2")
+///     .delay(Duration::from_secs(10));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Message {
+    wire: v1::OutgoingMessage,
+}
+
+/// Where in the replicated log a change stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Commit {
+    /// Index of its log entry.
+    pub log_index: u64,
+    /// Term of the leader that wrote the entry.
+    pub term: u64,
+    /// The cluster's time at that entry, milliseconds since the Unix epoch.
+    pub cluster_time_ms: u64,
+}
+
+/// A publish is on disk on a majority of the nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// Where.
+    pub commit: Commit,
+    /// One for each message, in the order of the call.
+    pub message_ids: Vec<String>,
+}
+
+/// The most messages of one atomic publish.
+pub const PUBLISH_MESSAGES_MAX: usize = 4_096;
+
+/// The most bytes of bodies in one publish.
+pub const PUBLISH_BYTES_MAX: usize = 16 << 20;
+
+impl Message {
+    /// A message with a body of up to 16 MiB.
+    pub fn new(body: impl Into<Bytes>) -> Self {
+        Self {
+            wire: v1::OutgoingMessage {
+                body: body.into(),
+                ..Default::default()
+            },
+        }
+    }
+
+    /// Adds a header. Names and values together may have up to 64 KiB.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.wire.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Replaces the headers.
+    #[must_use]
+    pub fn headers(mut self, headers: BTreeMap<String, String>) -> Self {
+        self.wire.headers = headers;
+        self
+    }
+
+    /// Not delivered before this much cluster time has passed: up to 10 years,
+    /// in whole milliseconds.
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.wire.delay_ms = millis(delay);
+        self
+    }
+
+    /// Expires if it was not leased by then; in whole milliseconds, at least
+    /// one. Counts only if it is shorter than the queue's own TTL.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.wire.ttl_ms = millis(ttl).max(1);
+        self
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let headers = self
+            .wire
+            .headers
+            .iter()
+            .map(|(name, value)| name.len() + value.len());
+        self.wire.body.len() + headers.sum::<usize>()
+    }
+
+    /// The messages as they go out, if one publish may hold them.
+    pub(crate) fn into_wire(messages: Vec<Self>) -> Result<Vec<v1::OutgoingMessage>> {
+        let bytes: usize = messages.iter().map(|message| message.wire.body.len()).sum();
+        if messages.is_empty() || messages.len() > PUBLISH_MESSAGES_MAX {
+            let count = messages.len();
+            return Err(Error::Invalid(format!(
+                "one publish holds 1 to {PUBLISH_MESSAGES_MAX} messages, not {count}"
+            )));
+        }
+        if bytes > PUBLISH_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "one publish holds up to {PUBLISH_BYTES_MAX} bytes of bodies, not {bytes}"
+            )));
+        }
+        Ok(messages.into_iter().map(|message| message.wire).collect())
+    }
+}
+
+impl<B: Into<Bytes>> From<B> for Message {
+    fn from(body: B) -> Self {
+        Self::new(body)
+    }
+}
+
+impl Published {
+    /// The id of the first message; of a publish of one, its id.
+    #[must_use]
+    pub fn message_id(&self) -> &str {
+        self.message_ids.first().map_or("", String::as_str)
+    }
+}
+
+impl From<v1::PublishResponse> for Published {
+    fn from(wire: v1::PublishResponse) -> Self {
+        Self {
+            commit: commit(wire.commit),
+            message_ids: wire.message_ids,
+        }
+    }
+}
+
+pub(crate) fn commit(wire: Option<v1::Commit>) -> Commit {
+    let wire = wire.unwrap_or_default();
+    Commit {
+        log_index: wire.log_index,
+        term: wire.term,
+        cluster_time_ms: wire.cluster_time_ms,
+    }
+}
+
+/// A span as the wire has it. More than 500 million years become that.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

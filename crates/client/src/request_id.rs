@@ -1,0 +1,165 @@
+//! Ids that make a call safe to repeat.
+//!
+//! The broker remembers what it answered to (client, sequence), and gives a
+//! repeated request that answer instead of doing the work again. It remembers
+//! a bounded number per client, so a client says with each request which of
+//! its older ones still wait, and keeps those few.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use quorate_proto::v1;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The most requests of one client id that wait for an answer at a time. The
+/// broker remembers 4,096 outcomes per client id.
+pub(crate) const UNANSWERED_MAX: usize = 1_000;
+
+/// A random number that is not zero.
+pub(crate) fn draw() -> u64 {
+    rand::random_range(1..=u64::MAX)
+}
+
+/// Hands out request ids for unary calls, which may be answered in any order.
+#[derive(Debug)]
+pub(crate) struct RequestIds {
+    current: Mutex<Arc<Series>>,
+    room: Arc<Semaphore>,
+}
+
+/// The requests under one client id.
+#[derive(Debug)]
+struct Series {
+    client: u64,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    last: u64,
+    unanswered: BTreeSet<u64>,
+}
+
+/// A request that waits for its answer. Dropped when nobody waits any more.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    series: Arc<Series>,
+    sequence: u64,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl RequestIds {
+    pub(crate) fn new() -> Self {
+        Self {
+            current: Mutex::new(Arc::new(Series::new())),
+            room: Arc::new(Semaphore::new(UNANSWERED_MAX)),
+        }
+    }
+
+    /// An id for a new request; waits while [`UNANSWERED_MAX`] are under way.
+    pub(crate) async fn begin(&self) -> Ticket {
+        let room = Arc::clone(&self.room)
+            .acquire_owned()
+            .await
+            .expect("the semaphore is never closed");
+        self.current().ticket(Some(room))
+    }
+
+    /// Another id for a request that the broker certainly did not apply, and
+    /// whose client id it has forgotten.
+    pub(crate) fn renew(&self, mut ticket: Ticket) -> Ticket {
+        let series = {
+            let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            if Arc::ptr_eq(&current, &ticket.series) {
+                *current = Arc::new(Series::new());
+            }
+            Arc::clone(&current)
+        };
+        series.ticket(ticket.room.take())
+    }
+
+    fn current(&self) -> Arc<Series> {
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Series {
+    fn new() -> Self {
+        Self {
+            client: draw(),
+            progress: Mutex::default(),
+        }
+    }
+
+    fn ticket(self: Arc<Self>, room: Option<OwnedSemaphorePermit>) -> Ticket {
+        let sequence = {
+            let mut progress = self.lock();
+            progress.last += 1;
+            let sequence = progress.last;
+            progress.unanswered.insert(sequence);
+            sequence
+        };
+        Ticket {
+            series: self,
+            sequence,
+            room,
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ticket {
+    /// The id as of now: the same client and sequence at every attempt.
+    pub(crate) fn id(&self) -> v1::RequestId {
+        let oldest = self.series.lock().unanswered.first().copied();
+        v1::RequestId {
+            client: self.series.client,
+            sequence: self.sequence,
+            oldest_unanswered: oldest.unwrap_or(self.sequence),
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.series.lock().unanswered.remove(&self.sequence);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn oldest_unanswered_follows_the_answers() {
+        let ids = RequestIds::new();
+        let (first, second, third) = (ids.begin().await, ids.begin().await, ids.begin().await);
+        assert_eq!(
+            (
+                third.id().client,
+                third.id().sequence,
+                third.id().oldest_unanswered
+            ),
+            (first.id().client, 3, 1)
+        );
+        drop(second);
+        assert_eq!(third.id().oldest_unanswered, 1);
+        drop(first);
+        assert_eq!(third.id().oldest_unanswered, 3);
+    }
+
+    #[tokio::test]
+    async fn a_forgotten_client_id_is_replaced_once() {
+        let ids = RequestIds::new();
+        let (first, second) = (ids.begin().await, ids.begin().await);
+        let forgotten = first.id().client;
+        let first = ids.renew(first);
+        let second = ids.renew(second);
+        assert_ne!(first.id().client, forgotten);
+        assert_eq!(first.id().client, second.id().client);
+        assert_eq!((first.id().sequence, second.id().sequence), (1, 2));
+    }
+}
