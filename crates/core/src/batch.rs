@@ -27,6 +27,7 @@ use crate::broker::Meta;
 use crate::command::{Command, Request};
 use crate::hash::encode_into;
 use crate::ids::Timestamp;
+use crate::outcome::Outcome;
 
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 1 + 8 + 4 + 4 + 4;
@@ -102,6 +103,10 @@ pub fn encode(at: Timestamp, requests: &[Request], contents: &[Bytes]) -> Bytes 
 }
 
 /// The content of that number, as a slice of the batch. Looks at nothing else.
+///
+/// # Errors
+///
+/// If there is none, or the bytes are not a batch.
 pub fn content(batch: &Bytes, number: u32) -> Result<Bytes, BatchError> {
     let head = Head::read(batch)?;
     if number >= head.contents {
@@ -113,8 +118,40 @@ pub fn content(batch: &Bytes, number: u32) -> Result<Bytes, BatchError> {
     head.content(batch, number)
 }
 
+/// Encodes outcomes, for the node that forwarded their requests.
+#[must_use]
+pub fn encode_outcomes(outcomes: &[Outcome]) -> Bytes {
+    let mut bytes = vec![VERSION];
+    encode_into(&outcomes, &mut bytes);
+    bytes.into()
+}
+
+/// Decodes what [`encode_outcomes`] gave.
+///
+/// # Errors
+///
+/// If the bytes are something else.
+pub fn decode_outcomes(bytes: &[u8]) -> Result<Vec<Outcome>, BatchError> {
+    match bytes.split_first() {
+        Some((&VERSION, encoded)) => match postcard::take_from_bytes(encoded) {
+            Ok((outcomes, [])) => Ok(outcomes),
+            Ok((_, rest)) => Err(BatchError::Malformed(format!(
+                "{} bytes after the outcomes",
+                rest.len()
+            ))),
+            Err(error) => Err(BatchError::Malformed(format!("outcomes: {error}"))),
+        },
+        Some((other, _)) => Err(BatchError::Version(*other)),
+        None => Err(BatchError::Truncated("outcomes")),
+    }
+}
+
 impl Batch {
     /// Decodes and checks a batch. Its contents are slices of the given bytes.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are not what [`encode`] gave.
     #[allow(clippy::needless_pass_by_value)] // the contents keep them alive
     pub fn decode(bytes: Bytes) -> Result<Self, BatchError> {
         let head = Head::read(&bytes)?;

@@ -66,7 +66,7 @@ pub enum Rejection {
     #[error("there is no queue {0}")]
     QueueNotFound(QueueName),
     /// A declare differs from what is there.
-    #[error("queue {queue} exists with other settings: {}", differing.join(", "))]
+    #[error("queue {queue} exists with other settings: {}", differing.join("; "))]
     QueueConflict {
         /// The queue.
         queue: QueueName,
@@ -74,7 +74,7 @@ pub enum Rejection {
         differing: Vec<String>,
     },
     /// `if_empty` and it is not.
-    #[error("queue {queue} holds {count} messages")]
+    #[error("queue {queue} is not empty: it holds {count} message(s)")]
     QueueNotEmpty {
         /// The queue.
         queue: QueueName,
@@ -82,7 +82,7 @@ pub enum Rejection {
         count: u64,
     },
     /// `if_unused` and it is not.
-    #[error("queue {queue} has {consumers} consumers")]
+    #[error("queue {queue} is in use: it has {consumers} consumer(s)")]
     QueueInUse {
         /// The queue.
         queue: QueueName,

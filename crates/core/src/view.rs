@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::broker::Broker;
 use crate::command::Settings;
-use crate::ids::{ConsumerId, Incarnation, NodeId, QueueId, QueueName, SessionId, Timestamp};
+use crate::ids::{ClientId, ConsumerId, Incarnation, NodeId, QueueId, QueueName, SessionId, Timestamp};
 use crate::queue::Queue;
 
 /// A queue.
@@ -163,6 +163,17 @@ impl Broker {
     /// The sessions whose connection a node holds, or held last.
     pub fn sessions_on(&self, node: NodeId) -> impl Iterator<Item = SessionId> + '_ {
         self.sessions.on_node(node)
+    }
+
+    /// The nodes whose silence matters, and their last known lives: those with
+    /// sessions or with leases that wait.
+    #[must_use]
+    pub fn nodes_with_sessions(&self) -> Vec<(NodeId, Incarnation)> {
+        let holds = |node: NodeId| {
+            let waits = (node, ClientId(0), 0)..=(node, ClientId(u64::MAX), u64::MAX);
+            self.sessions.on_node(node).next().is_some() || self.waiters.by_node.range(waits).next().is_some()
+        };
+        self.nodes().filter(|(node, _)| holds(*node)).collect()
     }
 
     /// Every node that was ever up, and its last known life.

@@ -1,0 +1,616 @@
+//! Scripts that say what the broker does: `tests/scripts/<topic>/<claim>`.
+//!
+//! A script is a list of commands and, below `---`, what came of each. Prose
+//! stands between. `UPDATE_GOLDENFILES=1` writes the traces anew: read what
+//! changed before you commit it.
+//!
+//! After every command the invariants are checked, and the broker is thrown away
+//! for one that is restored from its snapshot. So each script also says that a
+//! snapshot forgets nothing.
+//!
+//! | Command | |
+//! |---|---|
+//! | `declare`, `update` QUEUE [setting=…] | `lease max_deliveries dead_letter_queue max_length max_bytes overflow ttl backoff backoff_max` |
+//! | `purge` QUEUE, `delete` QUEUE [if_empty] [if_unused] | |
+//! | `publish` QUEUE LABEL… [delay= ttl= bytes=] | or `count=` instead of labels |
+//! | `lease` QUEUE [max= lease= wait= node=] | |
+//! | `ack release` GRANT…, `nack` GRANT… [delay= reason=], `reject` GRANT… [reason=], `extend` GRANT… [lease=] | |
+//! | `attach` SESSION [node= life=], `close` SESSION [epoch=] | epoch: the last one unless given |
+//! | `consume` SESSION QUEUE [consumer= credit= lease= name=], `cancel` SESSION, `credit` SESSION N | |
+//! | `node-up`, `node-down` NODE life= | |
+//! | `tick` [SPAN] | lets time pass and applies an entry |
+//! | `wait` SPAN | lets time pass |
+//! | `begin`, `commit` | what is between goes into one entry |
+//! | `counts` QUEUE, `settings` QUEUE, `queues`, `session` SESSION, `deadline`, `snapshot` | |
+//!
+//! Any command takes `id=CLIENT/SEQUENCE/OLDEST`.
+
+#![allow(clippy::disallowed_methods)] // reads scripts
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use goldenscript::{ArgumentConsumer, Context, Runner};
+use quorate_core::command::{Command, NewMessage, Overflow, Request, SettingsPatch, Settlement, Verdict};
+use quorate_core::effect::{DeadReason, Effect, Leased};
+use quorate_core::ids::{
+    ClientId, ConsumerId, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId,
+    Timestamp, Token,
+};
+use quorate_core::outcome::{Outcome, Reply};
+use quorate_core::{Broker, Meta, invariants};
+
+test_each_file::test_each_path! { in "./crates/core/tests/scripts" as scripts => run }
+
+fn run(path: &Path) {
+    goldenscript::run(&mut Script::new(), path).unwrap_or_else(|error| panic!("{error}"));
+}
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Scripts tell times from here.
+const START: Timestamp = Timestamp(1_700_000_000_000);
+
+struct Script {
+    broker: Broker,
+    index: u64,
+    now: Timestamp,
+    labels: BTreeMap<MessageId, String>,
+    tokens: BTreeMap<u64, Token>,
+    epochs: BTreeMap<SessionId, u64>,
+    /// Between `begin` and `commit`.
+    entry: Option<Entry>,
+}
+
+#[derive(Default)]
+struct Entry {
+    requests: Vec<Request>,
+    contents: Vec<u32>,
+    labels: Vec<String>,
+}
+
+impl Script {
+    fn new() -> Self {
+        Self {
+            broker: Broker::new(),
+            index: 0,
+            now: START,
+            labels: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            epochs: BTreeMap::new(),
+            entry: None,
+        }
+    }
+
+    fn apply(&mut self, entry: Entry) -> String {
+        self.index += 1;
+        for (number, label) in entry.labels.into_iter().enumerate() {
+            let id = MessageId {
+                index: self.index,
+                number: u32::try_from(number).unwrap(),
+            };
+            self.labels.insert(id, label);
+        }
+        let meta = Meta {
+            index: self.index,
+            at: self.now,
+            digest: self.index,
+        };
+        let applied = self.broker.apply(meta, &entry.requests, &entry.contents);
+        let mut out = String::new();
+        for (request, outcome) in entry.requests.iter().zip(&applied.outcomes) {
+            if let (Command::AttachSession { session, .. }, Ok(Reply::Attached { epoch, .. })) =
+                (&request.command, outcome)
+            {
+                self.epochs.insert(*session, *epoch);
+            }
+            self.outcome(outcome, &mut out);
+        }
+        let dropped = |effect: &Effect| matches!(effect, Effect::ContentDropped { .. });
+        for effects in applied
+            .effects
+            .chunk_by(|one, next| dropped(one) && dropped(next))
+        {
+            if effects.len() > 10 {
+                writeln!(out, "→ drop contents of {} messages", effects.len()).unwrap();
+                continue;
+            }
+            for effect in effects {
+                self.effect(effect, &mut out);
+            }
+        }
+        self.check();
+        out
+    }
+
+    /// The invariants hold, and a snapshot is as good as the broker.
+    fn check(&mut self) {
+        let violations = invariants::check(&self.broker);
+        assert!(violations.is_empty(), "{violations:?}");
+        let bytes = write(&self.broker);
+        let restored = Broker::restore(bytes.chunks(7).map(Ok::<_, std::io::Error>)).unwrap();
+        assert_eq!(restored.next_deadline(), self.broker.next_deadline());
+        assert_eq!(write(&restored), bytes);
+        self.broker = restored;
+    }
+
+    fn outcome(&mut self, outcome: &Outcome, out: &mut String) {
+        match outcome {
+            Ok(Reply::Done) => out.push_str("ok\n"),
+            Ok(Reply::Declared { created: true }) => out.push_str("created\n"),
+            Ok(Reply::Declared { created: false }) => out.push_str("exists\n"),
+            Ok(Reply::Purged { count }) => writeln!(out, "purged {count}").unwrap(),
+            Ok(Reply::Deleted { count }) => writeln!(out, "deleted with {count} messages").unwrap(),
+            Ok(Reply::Published { first, count }) => {
+                let last = MessageId {
+                    number: first.number + count - 1,
+                    ..*first
+                };
+                match count {
+                    1 => writeln!(out, "published {first}").unwrap(),
+                    _ => writeln!(out, "published {first} to {last}").unwrap(),
+                }
+            }
+            Ok(Reply::Leased(leased)) if leased.is_empty() => out.push_str("nothing to lease\n"),
+            Ok(Reply::Leased(leased)) => {
+                for leased in leased {
+                    let leased = self.leased(leased);
+                    writeln!(out, "leased {leased}").unwrap();
+                }
+            }
+            Ok(Reply::Waiting) => out.push_str("waiting\n"),
+            Ok(Reply::Settled(settled)) => {
+                for settled in settled {
+                    match settled {
+                        Ok(settled) => match settled.leased_until {
+                            Some(until) => writeln!(out, "ok until {}", time(until)).unwrap(),
+                            None => out.push_str("ok\n"),
+                        },
+                        Err(rejection) => writeln!(out, "refused: {rejection}").unwrap(),
+                    }
+                }
+            }
+            Ok(Reply::Attached { epoch, resumed }) => {
+                let how = if *resumed { "resumed" } else { "attached" };
+                writeln!(out, "{how}, epoch {epoch}").unwrap();
+            }
+            Err(rejection) => writeln!(out, "refused: {rejection}").unwrap(),
+        }
+    }
+
+    fn effect(&mut self, effect: &Effect, out: &mut String) {
+        match effect {
+            Effect::Deliver {
+                node,
+                session,
+                epoch,
+                consumer,
+                leased,
+            } => {
+                let leased = self.leased(leased);
+                let (node, session, consumer) = (node.0, session.0, consumer.0);
+                writeln!(
+                    out,
+                    "→ node {node}: deliver to s{session}.{consumer} (epoch {epoch}) {leased}"
+                )
+            }
+            Effect::LeaseAnswered {
+                node,
+                request,
+                leased,
+            } => {
+                let (node, client, sequence) = (node.0, request.client.0, request.sequence);
+                write!(out, "→ node {node}: answer {client}/{sequence} with").unwrap();
+                let leased: Vec<String> = leased.iter().map(|leased| self.leased(leased)).collect();
+                if leased.is_empty() {
+                    out.push_str(" nothing");
+                }
+                for leased in leased {
+                    write!(out, "\n    {leased}").unwrap();
+                }
+                writeln!(out)
+            }
+            Effect::ConsumerCancelled {
+                node,
+                session,
+                epoch,
+                consumer,
+                queue,
+            } => {
+                let (node, session, consumer) = (node.0, session.0, consumer.0);
+                writeln!(
+                    out,
+                    "→ node {node}: cancel s{session}.{consumer} (epoch {epoch}) of {queue}"
+                )
+            }
+            Effect::SessionLost { node, session, epoch } => {
+                writeln!(out, "→ node {}: lost s{} (epoch {epoch})", node.0, session.0)
+            }
+            Effect::ContentDropped { id } => writeln!(out, "→ drop content of {}", self.label(*id)),
+        }
+        .unwrap();
+    }
+
+    fn leased(&mut self, leased: &Leased) -> String {
+        self.tokens.insert(leased.token.grant, leased.token);
+        let Token { attempt, grant, .. } = leased.token;
+        let mut text = format!(
+            "{} as {grant}, attempt {attempt}, until {}",
+            self.label(leased.message),
+            time(leased.leased_until)
+        );
+        if leased.redelivered {
+            text.push_str(", redelivered");
+        }
+        if !leased.last_error.is_empty() {
+            write!(text, ", last error {:?}", leased.last_error).unwrap();
+        }
+        if let Some(dead) = &leased.dead_letter {
+            let reason = match dead.reason {
+                DeadReason::Rejected => "rejected",
+                DeadReason::DeliveriesMax => "max-deliveries",
+                DeadReason::Expired => "expired",
+                DeadReason::DroppedByLimit => "dropped-by-limit",
+            };
+            write!(
+                text,
+                ", dead letter of {} ({reason}, {} attempts)",
+                dead.origin, dead.attempts
+            )
+            .unwrap();
+        }
+        text
+    }
+
+    fn label(&self, id: MessageId) -> String {
+        self.labels.get(&id).cloned().unwrap_or_else(|| id.to_string())
+    }
+
+    fn token(&self, grant: &str) -> Result<Token> {
+        let grant = grant.parse()?;
+        let unknown = Token {
+            queue: QueueId(0),
+            position: 0,
+            attempt: 1,
+            grant,
+        };
+        Ok(self.tokens.get(&grant).copied().unwrap_or(unknown))
+    }
+
+    fn view(&self, command: &goldenscript::Command) -> Result<Option<String>> {
+        let mut args = command.consume_args();
+        let mut out = String::new();
+        match command.name.as_str() {
+            "counts" => {
+                let c = self
+                    .broker
+                    .queue(&queue(&mut args)?)
+                    .ok_or("no such queue")?
+                    .counts;
+                for (name, count) in [
+                    ("ready", c.ready),
+                    ("delayed", c.delayed),
+                    ("leased", c.leased),
+                    ("dead", c.dead),
+                    ("bytes", c.bytes),
+                    ("consumers", c.consumers),
+                    ("published", c.published),
+                    ("acked", c.acked),
+                    ("expired", c.expired),
+                    ("dead_lettered", c.dead_lettered),
+                    ("dropped", c.dropped),
+                    ("deleted", c.deleted),
+                    ("redelivered", c.redelivered),
+                ] {
+                    if count > 0 {
+                        write!(out, "{name}={count} ")?;
+                    }
+                }
+                if out.is_empty() {
+                    out.push_str("nothing");
+                }
+            }
+            "settings" => {
+                let settings = self
+                    .broker
+                    .queue(&queue(&mut args)?)
+                    .ok_or("no such queue")?
+                    .settings;
+                write!(out, "{settings:#?}")?;
+            }
+            "queues" => {
+                let after = args.take_key("after").map(QueueName::new).transpose()?;
+                let limit = number(&mut args, "limit", 100)?;
+                for queue in self.broker.queues(after.as_ref(), usize::try_from(limit)?) {
+                    writeln!(out, "{} ready={}", queue.name, queue.counts.ready)?;
+                }
+            }
+            "session" => match self.broker.session(session(&mut args)?) {
+                Some(view) => {
+                    let orphaned = view
+                        .orphaned_until
+                        .map_or(String::new(), |at| format!(", orphaned until {}", time(at)));
+                    let (node, life, epoch) = (view.node.0, view.incarnation.0, view.epoch);
+                    writeln!(
+                        out,
+                        "node {node} life {life} epoch {epoch}, {} leases{orphaned}",
+                        view.leases
+                    )?;
+                    for c in view.consumers {
+                        writeln!(
+                            out,
+                            "consumer {} of {}: {} of {} in flight",
+                            c.id.0, c.queue, c.in_flight, c.credit
+                        )?;
+                    }
+                }
+                None => out.push_str("none"),
+            },
+            "deadline" => match self.broker.next_deadline() {
+                Some(at) => out.push_str(&time(at)),
+                None => out.push_str("none"),
+            },
+            "snapshot" => {
+                let snapshot = self.broker.snapshot();
+                write!(out, "index {}, contents", snapshot.index())?;
+                for (id, bytes) in snapshot.contents() {
+                    write!(out, " {}:{bytes}", self.label(id))?;
+                }
+            }
+            _ => return Ok(None),
+        }
+        args.reject_next()?;
+        Ok(Some(out))
+    }
+
+    fn command(&mut self, command: &goldenscript::Command, entry: &mut Entry) -> Result<Command> {
+        let mut args = command.consume_args();
+        args.take_key("id");
+        let parsed = match command.name.as_str() {
+            "declare" => Command::DeclareQueue {
+                name: queue(&mut args)?,
+                settings: settings(&mut args)?,
+            },
+            "update" => Command::UpdateQueue {
+                name: queue(&mut args)?,
+                settings: settings(&mut args)?,
+            },
+            "purge" => Command::PurgeQueue {
+                name: queue(&mut args)?,
+            },
+            "delete" => {
+                let name = queue(&mut args)?;
+                let flags: Vec<&str> = rest(&mut args).collect();
+                Command::DeleteQueue {
+                    name,
+                    if_empty: flags.contains(&"if_empty"),
+                    if_unused: flags.contains(&"if_unused"),
+                }
+            }
+            "publish" => {
+                let queue = queue(&mut args)?;
+                let message = NewMessage {
+                    delay: span(&mut args, "delay")?.unwrap_or_default(),
+                    ttl: span(&mut args, "ttl")?.unwrap_or_default(),
+                };
+                let bytes = u32::try_from(number(&mut args, "bytes", 1)?)?;
+                let count = number(&mut args, "count", 0)?;
+                let mut labels: Vec<String> = rest(&mut args).map(str::to_owned).collect();
+                labels.extend((0..count).map(|n| format!("m{n}")));
+                entry.contents.extend(labels.iter().map(|_| bytes));
+                entry.labels.extend(labels.iter().cloned());
+                Command::Publish {
+                    queue,
+                    messages: vec![message; labels.len()],
+                }
+            }
+            "lease" => Command::Lease {
+                queue: queue(&mut args)?,
+                count_max: u32::try_from(number(&mut args, "max", 1)?)?,
+                lease: span(&mut args, "lease")?,
+                wait: span(&mut args, "wait")?.unwrap_or_default(),
+                node: NodeId(number(&mut args, "node", 1)?),
+            },
+            "ack" | "nack" | "release" | "reject" | "extend" => {
+                let delay = span(&mut args, "delay")?;
+                let lease = span(&mut args, "lease")?;
+                let reason = args.take_key("reason").unwrap_or_default().to_owned();
+                let verdict = match command.name.as_str() {
+                    "ack" => Verdict::Ack,
+                    "nack" => Verdict::Nack { delay, reason },
+                    "release" => Verdict::Release,
+                    "reject" => Verdict::DeadLetter { reason },
+                    _ => Verdict::Extend { lease },
+                };
+                let tokens = rest(&mut args).map(|grant| self.token(grant));
+                let settle = |token| Settlement {
+                    token,
+                    verdict: verdict.clone(),
+                };
+                Command::Settle {
+                    settlements: tokens.map(|t| t.map(settle)).collect::<Result<_>>()?,
+                }
+            }
+            "attach" => Command::AttachSession {
+                session: session(&mut args)?,
+                node: NodeId(number(&mut args, "node", 1)?),
+                incarnation: Incarnation(number(&mut args, "life", 1)?),
+            },
+            "close" => {
+                let session = session(&mut args)?;
+                let last = self.epochs.get(&session).copied().unwrap_or(0);
+                Command::CloseSession {
+                    session,
+                    epoch: number(&mut args, "epoch", last)?,
+                }
+            }
+            "consume" => Command::Consume {
+                session: session(&mut args)?,
+                consumer: consumer(&mut args)?,
+                queue: queue(&mut args)?,
+                credit: u32::try_from(number(&mut args, "credit", 1)?)?,
+                lease: span(&mut args, "lease")?,
+                name: args.take_key("name").unwrap_or_default().to_owned(),
+            },
+            "cancel" => Command::CancelConsumer {
+                session: session(&mut args)?,
+                consumer: consumer(&mut args)?,
+            },
+            "credit" => Command::SetCredit {
+                session: session(&mut args)?,
+                consumer: consumer(&mut args)?,
+                credit: args.next_pos().ok_or("credit?")?.parse()?,
+            },
+            "node-up" | "node-down" => {
+                let node = NodeId(args.next_pos().ok_or("node?")?.parse()?);
+                let incarnation = Incarnation(number(&mut args, "life", 1)?);
+                match command.name.as_str() {
+                    "node-up" => Command::NodeUp { node, incarnation },
+                    _ => Command::NodeDown { node, incarnation },
+                }
+            }
+            other => return Err(format!("no such command: {other}").into()),
+        };
+        args.reject_next()?;
+        Ok(parsed)
+    }
+}
+
+impl Runner for Script {
+    type Command = goldenscript::Command;
+
+    fn run(&mut self, command: &goldenscript::Command, _: &Context) -> Result<String> {
+        let mut args = command.consume_args();
+        match command.name.as_str() {
+            "tick" | "wait" => {
+                if let Some(span) = args.next_pos() {
+                    self.now = self.now.after(parse_span(span)?);
+                }
+                if command.name == "wait" {
+                    return Ok(String::new());
+                }
+                return Ok(self.apply(Entry::default()));
+            }
+            "begin" => {
+                self.entry = Some(Entry::default());
+                return Ok(String::new());
+            }
+            "commit" => {
+                let entry = self.entry.take().ok_or("nothing begun")?;
+                return Ok(self.apply(entry));
+            }
+            _ => {}
+        }
+        if let Some(view) = self.view(command)? {
+            return Ok(view);
+        }
+        let id = args.take_key("id").map(request_id).transpose()?;
+        let begun = self.entry.take();
+        let go_on = begun.is_some();
+        let mut entry = begun.unwrap_or_default();
+        let command = self.command(command, &mut entry)?;
+        entry.requests.push(Request { id, command });
+        if go_on {
+            self.entry = Some(entry);
+            return Ok(String::new());
+        }
+        Ok(self.apply(entry))
+    }
+}
+
+fn write(broker: &Broker) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut sink = |piece: &[u8]| {
+        bytes.extend_from_slice(piece);
+        Ok::<_, std::convert::Infallible>(())
+    };
+    broker.snapshot().write(&mut sink).unwrap();
+    bytes
+}
+
+fn rest<'a>(args: &mut ArgumentConsumer<'a>) -> impl Iterator<Item = &'a str> {
+    std::iter::from_fn(|| args.next_pos())
+}
+
+fn queue(args: &mut ArgumentConsumer<'_>) -> Result<QueueName> {
+    Ok(QueueName::new(args.next_pos().ok_or("queue?")?)?)
+}
+
+fn session(args: &mut ArgumentConsumer<'_>) -> Result<SessionId> {
+    let text = args.next_pos().ok_or("session?")?;
+    Ok(SessionId(
+        text.strip_prefix('s')
+            .ok_or("a session is s and a number")?
+            .parse()?,
+    ))
+}
+
+fn consumer(args: &mut ArgumentConsumer<'_>) -> Result<ConsumerId> {
+    Ok(ConsumerId(u32::try_from(number(args, "consumer", 1)?)?))
+}
+
+fn number(args: &mut ArgumentConsumer<'_>, key: &str, default: u64) -> Result<u64> {
+    Ok(args.take_key(key).map(str::parse).transpose()?.unwrap_or(default))
+}
+
+fn span(args: &mut ArgumentConsumer<'_>, key: &str) -> Result<Option<Millis>> {
+    args.take_key(key).map(parse_span).transpose()
+}
+
+fn parse_span(text: &str) -> Result<Millis> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let unit = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(format!("not a span: {text}").into()),
+    };
+    Ok(Millis(digits.parse::<u64>()? * unit))
+}
+
+fn time(at: Timestamp) -> String {
+    let ms = at.0 - START.0;
+    match ms % 1_000 {
+        0 => format!("+{}s", ms / 1_000),
+        rest => format!("+{}.{rest:03}s", ms / 1_000),
+    }
+}
+
+fn request_id(text: &str) -> Result<RequestId> {
+    let mut parts = text.split('/').map(str::parse);
+    let mut next = || parts.next().ok_or("an id is client/sequence/oldest");
+    Ok(RequestId {
+        client: ClientId(next()??),
+        sequence: next()??,
+        oldest_unanswered: next()??,
+    })
+}
+
+fn settings(args: &mut ArgumentConsumer<'_>) -> Result<SettingsPatch> {
+    let int = |args: &mut ArgumentConsumer<'_>, key| args.take_key(key).map(str::parse::<u64>).transpose();
+    Ok(SettingsPatch {
+        lease: span(args, "lease")?,
+        deliveries_max: int(args, "max_deliveries")?.map(u32::try_from).transpose()?,
+        dead_letter_queue: match args.take_key("dead_letter_queue") {
+            None => None,
+            Some("none") => Some(None),
+            Some(name) => Some(Some(QueueName::new(name)?)),
+        },
+        length_max: int(args, "max_length")?,
+        bytes_max: int(args, "max_bytes")?,
+        overflow: match args.take_key("overflow") {
+            None => None,
+            Some("reject") => Some(Overflow::Reject),
+            Some("drop-head") => Some(Overflow::DropHead),
+            Some(other) => return Err(format!("no such overflow: {other}").into()),
+        },
+        message_ttl: span(args, "ttl")?,
+        backoff_initial: span(args, "backoff")?,
+        backoff_max: span(args, "backoff_max")?,
+    })
+}

@@ -1,0 +1,1085 @@
+//! The broker once more, as naively as it can be said: everything in vectors,
+//! nothing indexed, every question answered by looking through all there is.
+//!
+//! Written from the semantics, to be compared with the real one. It leaves out
+//! the bounds on sizes and numbers, and that one entry does a limited part of
+//! what is due: scripts and unit tests look at those.
+
+use quorate_core::Applied;
+use quorate_core::QueueCounts;
+use quorate_core::command::{
+    Command, NewMessage, Overflow, Request, Settings, SettingsPatch, Settlement, Verdict,
+};
+use quorate_core::effect::{DeadLetter, DeadReason, Effect, Leased};
+use quorate_core::ids::{
+    ClientId, ConsumerId, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId,
+    Timestamp, Token,
+};
+use quorate_core::outcome::{Outcome, Rejection, Reply, Settled};
+
+const SESSION_GRACE: u64 = 10_000;
+const CLIENT_TTL: u64 = 600_000;
+
+#[derive(Default)]
+pub struct Model {
+    index: u64,
+    now: u64,
+    grants: u64,
+    epochs: u64,
+    turns: u64,
+    uses: u64,
+    pub queues: Vec<Queue>,
+    pub messages: Vec<Message>,
+    pub sessions: Vec<Session>,
+    consumers: Vec<Consumer>,
+    waiters: Vec<Waiter>,
+    clients: Vec<Client>,
+    nodes: Vec<(NodeId, Incarnation)>,
+    effects: Vec<Effect>,
+}
+
+pub struct Queue {
+    pub name: QueueName,
+    id: QueueId,
+    settings: Settings,
+    entered: u64,
+    gone: QueueCounts,
+}
+
+#[derive(Clone)]
+pub struct Message {
+    queue: QueueId,
+    position: u64,
+    id: MessageId,
+    bytes: u32,
+    failures: u32,
+    grants: u32,
+    published_at: u64,
+    expires_at: u64,
+    state: State,
+    last_error: String,
+    dead_letter: Option<DeadLetter>,
+    deaths: Vec<QueueId>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Ready,
+    Delayed(u64),
+    Leased {
+        grant: u64,
+        until: u64,
+        holder: Option<(SessionId, ConsumerId)>,
+    },
+    Dead,
+}
+
+pub struct Session {
+    pub id: SessionId,
+    pub node: NodeId,
+    incarnation: Incarnation,
+    pub epoch: u64,
+    orphaned_until: Option<u64>,
+}
+
+struct Consumer {
+    session: SessionId,
+    id: ConsumerId,
+    queue: QueueId,
+    credit: u32,
+    lease: Option<Millis>,
+    turn: u64,
+}
+
+struct Waiter {
+    request: RequestId,
+    queue: QueueId,
+    node: NodeId,
+    count: usize,
+    lease: Option<Millis>,
+    until: u64,
+    turn: u64,
+}
+
+struct Client {
+    id: ClientId,
+    floor: u64,
+    used_at: u64,
+    outcomes: Vec<(u64, Outcome)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Message(QueueId, u64),
+    Waiter(ClientId, u64),
+    Orphan(SessionId),
+}
+
+impl Model {
+    pub fn apply(&mut self, index: u64, at: Timestamp, requests: &[Request], contents: &[u32]) -> Applied {
+        self.index = index;
+        self.now = self.now.max(at.0);
+        while let Some(due) = self.first_due() {
+            self.due(due);
+        }
+        let silent = |client: &Client, now| client.used_at + CLIENT_TTL <= now;
+        let gone: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|c| silent(c, self.now))
+            .map(|c| c.id)
+            .collect();
+        self.clients.retain(|client| !gone.contains(&client.id));
+        self.waiters
+            .retain(|waiter| !gone.contains(&waiter.request.client));
+        self.assign();
+
+        let mut outcomes = Vec::new();
+        let mut taken = 0;
+        for (ordinal, request) in requests.iter().enumerate() {
+            let first = taken;
+            if let Command::Publish { messages, .. } = &request.command {
+                taken += messages.len();
+            }
+            outcomes.push(self.request(request, ordinal, first, &contents[first..taken]));
+            self.assign();
+        }
+        Applied {
+            outcomes,
+            effects: std::mem::take(&mut self.effects),
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<u64> {
+        let clients = self.clients.iter().map(|client| client.used_at + CLIENT_TTL);
+        self.deadlines()
+            .into_iter()
+            .map(|(at, _)| at)
+            .chain(clients)
+            .min()
+    }
+
+    pub fn counts(&self, queue: &Queue) -> QueueCounts {
+        let mut counts = queue.gone;
+        for message in self.messages.iter().filter(|m| m.queue == queue.id) {
+            match message.state {
+                State::Ready => counts.ready += 1,
+                State::Delayed(_) => counts.delayed += 1,
+                State::Leased { .. } => counts.leased += 1,
+                State::Dead => counts.dead += 1,
+            }
+            counts.bytes += u64::from(message.bytes);
+        }
+        counts.consumers = self.consumers.iter().filter(|c| c.queue == queue.id).count() as u64;
+        counts.published = queue.entered;
+        counts
+    }
+
+    /// Of each consumer of a session: id, credit, leases of its queue.
+    pub fn consumers_of(&self, session: SessionId) -> Vec<(ConsumerId, u32, u32)> {
+        let consumers = self.consumers.iter().filter(|c| c.session == session);
+        let mut consumers: Vec<_> = consumers.map(|c| (c.id, c.credit, self.in_flight(c))).collect();
+        consumers.sort();
+        consumers
+    }
+
+    // --------------------------------------------------------------------- time
+
+    fn deadlines(&self) -> Vec<(u64, Due)> {
+        let mut deadlines = Vec::new();
+        for message in &self.messages {
+            let at = match message.state {
+                State::Ready => message.expires_at,
+                State::Delayed(until) => until.min(message.expires_at),
+                State::Leased { until, .. } => until,
+                State::Dead => u64::MAX,
+            };
+            if at != u64::MAX {
+                deadlines.push((at, Due::Message(message.queue, message.position)));
+            }
+        }
+        for waiter in &self.waiters {
+            deadlines.push((
+                waiter.until,
+                Due::Waiter(waiter.request.client, waiter.request.sequence),
+            ));
+        }
+        for session in &self.sessions {
+            if let Some(at) = session.orphaned_until {
+                deadlines.push((at, Due::Orphan(session.id)));
+            }
+        }
+        deadlines
+    }
+
+    fn first_due(&self) -> Option<Due> {
+        let due = self.deadlines().into_iter().filter(|(at, _)| *at <= self.now);
+        due.min().map(|(_, due)| due)
+    }
+
+    fn due(&mut self, due: Due) {
+        match due {
+            Due::Message(queue, position) => {
+                let i = self.find(queue, position);
+                match self.messages[i].state {
+                    State::Leased { .. } => self.fail(i, "lease expired", None),
+                    State::Delayed(_) if self.messages[i].expires_at > self.now => {
+                        self.messages[i].state = State::Ready;
+                    }
+                    _ => self.expire(i),
+                }
+            }
+            Due::Waiter(client, sequence) => self.answer(client, sequence, Vec::new()),
+            Due::Orphan(session) => self.end_session(session),
+        }
+    }
+
+    // ----------------------------------------------------------------- requests
+
+    fn request(&mut self, request: &Request, ordinal: usize, first: usize, contents: &[u32]) -> Outcome {
+        let Some(id) = request.id else {
+            return self.command(request, ordinal, first, contents);
+        };
+        if id.client.0 == 0 || id.sequence == 0 {
+            return Err(invalid());
+        }
+        if id.oldest_unanswered == 0 || id.oldest_unanswered > id.sequence {
+            return Err(invalid());
+        }
+        let known = self.clients.iter().position(|client| client.id == id.client);
+        let place = match known {
+            Some(place) if id.sequence < self.clients[place].floor => {
+                return Err(Rejection::RequestForgotten);
+            }
+            Some(place) => place,
+            None if id.oldest_unanswered > 1 => return Err(Rejection::RequestForgotten),
+            None => {
+                let outcomes = Vec::new();
+                self.clients.push(Client {
+                    id: id.client,
+                    floor: 0,
+                    used_at: 0,
+                    outcomes,
+                });
+                self.clients.len() - 1
+            }
+        };
+        let client = &mut self.clients[place];
+        client.used_at = self.now;
+        client.floor = client.floor.max(id.oldest_unanswered);
+        let floor = client.floor;
+        client.outcomes.retain(|(sequence, _)| *sequence >= floor);
+        self.waiters
+            .retain(|w| w.request.client != id.client || w.request.sequence >= floor);
+        self.uses += 1;
+        if let Some((_, outcome)) = client
+            .outcomes
+            .iter()
+            .find(|(sequence, _)| *sequence == id.sequence)
+        {
+            if let (Ok(Reply::Waiting), Command::Lease { node, .. }) = (outcome, &request.command) {
+                for waiter in &mut self.waiters {
+                    if (waiter.request.client, waiter.request.sequence) == (id.client, id.sequence) {
+                        waiter.node = *node;
+                        waiter.request = id;
+                    }
+                }
+            }
+            return outcome.clone();
+        }
+        let outcome = self.command(request, ordinal, first, contents);
+        self.clients[place].outcomes.push((id.sequence, outcome.clone()));
+        outcome
+    }
+
+    fn command(&mut self, request: &Request, ordinal: usize, first: usize, contents: &[u32]) -> Outcome {
+        match &request.command {
+            Command::DeclareQueue { name, settings } => self.declare(name, settings, ordinal),
+            Command::UpdateQueue { name, settings } => {
+                let q = self.queue(name)?;
+                self.queues[q].settings = self.queues[q].settings.patched(settings);
+                Ok(Reply::Done)
+            }
+            Command::PurgeQueue { name } => {
+                let queue = self.queues[self.queue(name)?].id;
+                let free = |m: &Message| matches!(m.state, State::Ready | State::Delayed(_));
+                let mut count = 0;
+                while let Some(i) = self.messages.iter().position(|m| m.queue == queue && free(m)) {
+                    self.drop_message(i, |gone| gone.deleted += 1);
+                    count += 1;
+                }
+                Ok(Reply::Purged { count })
+            }
+            Command::DeleteQueue {
+                name,
+                if_empty,
+                if_unused,
+            } => self.delete(name, *if_empty, *if_unused),
+            Command::Publish { queue, messages } => self.publish(queue, messages, first, contents),
+            Command::Lease { .. } => self.lease(request),
+            Command::Settle { settlements } => {
+                if settlements.is_empty() {
+                    return Err(invalid());
+                }
+                Ok(Reply::Settled(
+                    settlements.iter().map(|s| self.settle(s)).collect(),
+                ))
+            }
+            Command::AttachSession {
+                session,
+                node,
+                incarnation,
+            } => self.attach(*session, *node, *incarnation),
+            Command::CloseSession { session, epoch } => {
+                if self
+                    .sessions
+                    .iter()
+                    .any(|s| s.id == *session && s.epoch == *epoch)
+                {
+                    self.end_session(*session);
+                }
+                Ok(Reply::Done)
+            }
+            Command::Consume {
+                session,
+                consumer,
+                queue,
+                credit,
+                lease,
+                ..
+            } => {
+                self.session(*session)?;
+                let queue = self.queues[self.queue(queue)?].id;
+                if let Some(there) = self.consumer(*session, *consumer) {
+                    if self.consumers[there].queue != queue {
+                        return Err(invalid());
+                    }
+                    self.consumers[there].credit = *credit;
+                    return Ok(Reply::Done);
+                }
+                let (session, id, credit, lease) = (*session, *consumer, *credit, *lease);
+                let turn = self.turn();
+                self.consumers.push(Consumer {
+                    session,
+                    id,
+                    queue,
+                    credit,
+                    lease,
+                    turn,
+                });
+                Ok(Reply::Done)
+            }
+            Command::CancelConsumer { session, consumer } => {
+                self.session(*session)?;
+                self.consumers
+                    .retain(|c| (c.session, c.id) != (*session, *consumer));
+                Ok(Reply::Done)
+            }
+            Command::SetCredit {
+                session,
+                consumer,
+                credit,
+            } => {
+                self.session(*session)?;
+                let there = self.consumer(*session, *consumer).ok_or_else(invalid)?;
+                self.consumers[there].credit = *credit;
+                Ok(Reply::Done)
+            }
+            Command::NodeUp { node, incarnation } => {
+                self.node_up(*node, *incarnation);
+                Ok(Reply::Done)
+            }
+            Command::NodeDown { node, incarnation } => {
+                if self.known(*node).is_none_or(|known| known <= *incarnation) {
+                    self.give_up_waiters(*node);
+                }
+                let mut ending: Vec<SessionId> = self
+                    .sessions
+                    .iter()
+                    .filter(|s| s.node == *node && s.incarnation <= *incarnation)
+                    .map(|s| s.id)
+                    .collect();
+                ending.sort();
+                for session in ending {
+                    self.end_session(session);
+                }
+                Ok(Reply::Done)
+            }
+            Command::Tick => Ok(Reply::Done),
+        }
+    }
+
+    // ------------------------------------------------------------------- queues
+
+    fn declare(&mut self, name: &QueueName, patch: &SettingsPatch, ordinal: usize) -> Outcome {
+        if let Ok(q) = self.queue(name) {
+            let is = &self.queues[q].settings;
+            if is.patched(patch) == *is {
+                return Ok(Reply::Declared { created: false });
+            }
+            let differing = is.differing(&is.patched(patch));
+            return Err(Rejection::QueueConflict {
+                queue: name.clone(),
+                differing,
+            });
+        }
+        self.queues.push(Queue {
+            name: name.clone(),
+            id: QueueId(self.index * 65_536 + ordinal as u64),
+            settings: Settings::default().patched(patch),
+            entered: 0,
+            gone: QueueCounts::default(),
+        });
+        Ok(Reply::Declared { created: true })
+    }
+
+    fn delete(&mut self, name: &QueueName, if_empty: bool, if_unused: bool) -> Outcome {
+        let q = self.queue(name)?;
+        let id = self.queues[q].id;
+        let count = self.messages.iter().filter(|m| m.queue == id).count() as u64;
+        if if_empty && count > 0 {
+            return Err(Rejection::QueueNotEmpty {
+                queue: name.clone(),
+                count,
+            });
+        }
+        let mut consumers: Vec<_> = self
+            .consumers
+            .iter()
+            .filter(|c| c.queue == id)
+            .map(|c| (c.session, c.id))
+            .collect();
+        if if_unused && !consumers.is_empty() {
+            let consumers = consumers.len() as u64;
+            return Err(Rejection::QueueInUse {
+                queue: name.clone(),
+                consumers,
+            });
+        }
+        consumers.sort();
+        for (session, consumer) in consumers {
+            let s = &self.sessions[self.session(session)?];
+            let (node, epoch, queue) = (s.node, s.epoch, name.clone());
+            self.effects.push(Effect::ConsumerCancelled {
+                node,
+                session,
+                epoch,
+                consumer,
+                queue,
+            });
+        }
+        self.consumers.retain(|c| c.queue != id);
+        let mut waiters: Vec<_> = self.waiters.iter().filter(|w| w.queue == id).collect();
+        waiters.sort_by_key(|w| w.turn);
+        let waiters: Vec<_> = waiters
+            .iter()
+            .map(|w| (w.request.client, w.request.sequence))
+            .collect();
+        for (client, sequence) in waiters {
+            self.answer(client, sequence, Vec::new());
+        }
+        while let Some(i) = self.messages.iter().position(|m| m.queue == id) {
+            self.drop_message(i, |gone| gone.deleted += 1);
+        }
+        self.queues.remove(q);
+        Ok(Reply::Deleted { count })
+    }
+
+    fn publish(&mut self, name: &QueueName, messages: &[NewMessage], first: usize, bytes: &[u32]) -> Outcome {
+        if messages.is_empty() {
+            return Err(invalid());
+        }
+        let q = self.queue(name)?;
+        let id = self.queues[q].id;
+        let (count, sum) = (
+            messages.len() as u64,
+            bytes.iter().map(|b| u64::from(*b)).sum::<u64>(),
+        );
+        if !self.fits(id, count, sum) {
+            return Err(Rejection::QueueFull {
+                queue: name.clone(),
+                limit: String::new(),
+            });
+        }
+        self.make_room(id, count, sum, &[]);
+        for (n, message) in messages.iter().enumerate() {
+            let ttls = [message.ttl.0, self.queues[q].settings.message_ttl.0];
+            let ttl = ttls.into_iter().filter(|ttl| *ttl > 0).min();
+            let due = self.now + message.delay.0;
+            let delayed = message.delay.0 > 0;
+            self.enter(
+                id,
+                Message {
+                    queue: id,
+                    position: 0,
+                    id: MessageId {
+                        index: self.index,
+                        number: (first + n) as u32,
+                    },
+                    bytes: bytes[n],
+                    failures: 0,
+                    grants: 0,
+                    published_at: self.now,
+                    expires_at: ttl.map_or(u64::MAX, |ttl| due + ttl),
+                    state: if delayed {
+                        State::Delayed(due)
+                    } else {
+                        State::Ready
+                    },
+                    last_error: String::new(),
+                    dead_letter: None,
+                    deaths: Vec::new(),
+                },
+            );
+        }
+        let first = MessageId {
+            index: self.index,
+            number: first as u32,
+        };
+        Ok(Reply::Published {
+            first,
+            count: messages.len() as u32,
+        })
+    }
+
+    fn enter(&mut self, queue: QueueId, mut message: Message) {
+        let q = self.by_id(queue);
+        message.queue = queue;
+        message.position = self.queues[q].entered;
+        self.queues[q].entered += 1;
+        self.messages.push(message);
+        self.messages.sort_by_key(|m| (m.queue, m.position));
+    }
+
+    /// There is room, or there will be if all that is ready is dropped.
+    fn fits(&self, queue: QueueId, count: u64, bytes: u64) -> bool {
+        let settings = &self.queues[self.by_id(queue)].settings;
+        let stays = |m: &&Message| match m.state {
+            State::Ready => settings.overflow == Overflow::Reject,
+            State::Delayed(_) | State::Leased { .. } => true,
+            State::Dead => false,
+        };
+        let held: Vec<&Message> = self
+            .messages
+            .iter()
+            .filter(|m| m.queue == queue)
+            .filter(stays)
+            .collect();
+        let held_bytes: u64 = held.iter().map(|m| u64::from(m.bytes)).sum();
+        (settings.length_max == 0 || held.len() as u64 + count <= settings.length_max)
+            && (settings.bytes_max == 0 || held_bytes + bytes <= settings.bytes_max)
+    }
+
+    fn make_room(&mut self, queue: QueueId, count: u64, bytes: u64, making_room: &[QueueId]) {
+        let settings = self.queues[self.by_id(queue)].settings.clone();
+        if settings.overflow == Overflow::Reject {
+            return;
+        }
+        let chain = [making_room, &[queue]].concat();
+        loop {
+            let live = self
+                .messages
+                .iter()
+                .filter(|m| m.queue == queue && m.state != State::Dead);
+            let held = live.clone().count() as u64;
+            let held_bytes: u64 = live.map(|m| u64::from(m.bytes)).sum();
+            let full = (settings.length_max > 0 && held + count > settings.length_max)
+                || (settings.bytes_max > 0 && held_bytes + bytes > settings.bytes_max);
+            let head = self
+                .messages
+                .iter()
+                .position(|m| m.queue == queue && m.state == State::Ready);
+            match head {
+                Some(i) if full && settings.dead_letter_queue.is_some() => {
+                    self.dead_letter(i, DeadReason::DroppedByLimit, &chain);
+                }
+                Some(i) if full => self.drop_message(i, |gone| gone.dropped += 1),
+                _ => return,
+            }
+        }
+    }
+
+    // ---------------------------------------------------------------- messages
+
+    fn fail(&mut self, i: usize, error: &str, delay: Option<Millis>) {
+        let settings = &self.queues[self.by_id(self.messages[i].queue)].settings;
+        let message = &mut self.messages[i];
+        message.failures += 1;
+        error.clone_into(&mut message.last_error);
+        if settings.deliveries_max > 0 && message.failures >= settings.deliveries_max {
+            self.dead_letter(i, DeadReason::DeliveriesMax, &[]);
+            return;
+        }
+        let delay = delay.map_or_else(
+            || backoff(settings, message.id, message.failures),
+            |delay| delay.0,
+        );
+        self.put_back(i, delay);
+    }
+
+    fn put_back(&mut self, i: usize, delay: u64) {
+        if self.messages[i].expires_at <= self.now {
+            return self.expire(i);
+        }
+        self.messages[i].state = if delay == 0 {
+            State::Ready
+        } else {
+            State::Delayed(self.now + delay)
+        };
+    }
+
+    fn expire(&mut self, i: usize) {
+        match self.queues[self.by_id(self.messages[i].queue)]
+            .settings
+            .dead_letter_queue
+        {
+            Some(_) => self.dead_letter(i, DeadReason::Expired, &[]),
+            None => self.drop_message(i, |gone| gone.expired += 1),
+        }
+    }
+
+    fn dead_letter(&mut self, i: usize, reason: DeadReason, making_room: &[QueueId]) {
+        let message = self.messages[i].clone();
+        let q = self.by_id(message.queue);
+        let name = self.queues[q].settings.dead_letter_queue.clone();
+        let target = name.and_then(|name| self.queues.iter().find(|queue| queue.name == name));
+        let target = target.map(|queue| queue.id).filter(|target| {
+            let circular =
+                *target == message.queue || message.deaths.contains(target) || making_room.contains(target);
+            !circular && self.fits(*target, 1, u64::from(message.bytes))
+        });
+        let Some(target) = target else {
+            self.messages[i].state = State::Dead;
+            return;
+        };
+        self.messages.remove(i);
+        self.queues[q].gone.dead_lettered += 1;
+        let origin = self.queues[q].name.clone();
+        self.make_room(target, 1, u64::from(message.bytes), making_room);
+        let ttl = self.queues[self.by_id(target)].settings.message_ttl.0;
+        let attempts = message.failures;
+        let dead_letter = DeadLetter {
+            origin,
+            origin_id: message.queue,
+            reason,
+            attempts,
+        };
+        let deaths = [&message.deaths[..], &[message.queue]].concat();
+        self.enter(
+            target,
+            Message {
+                failures: 0,
+                grants: 0,
+                expires_at: if ttl == 0 { u64::MAX } else { self.now + ttl },
+                state: State::Ready,
+                dead_letter: Some(dead_letter),
+                deaths,
+                ..message
+            },
+        );
+    }
+
+    fn drop_message(&mut self, i: usize, count: fn(&mut QueueCounts)) {
+        let message = self.messages.remove(i);
+        let q = self.by_id(message.queue);
+        count(&mut self.queues[q].gone);
+        self.effects.push(Effect::ContentDropped { id: message.id });
+    }
+
+    // ------------------------------------------------------------------ leases
+
+    fn lease(&mut self, request: &Request) -> Outcome {
+        let Command::Lease {
+            queue,
+            count_max,
+            lease,
+            wait,
+            node,
+        } = &request.command
+        else {
+            unreachable!()
+        };
+        if *count_max == 0 || *count_max > 1_000 || wait.0 > 60_000 {
+            return Err(invalid());
+        }
+        let queue = self.queues[self.queue(queue)?].id;
+        if wait.0 > 0 && request.id.is_none() {
+            return Err(invalid());
+        }
+        let mut leased = Vec::new();
+        while leased.len() < *count_max as usize {
+            let Some(i) = self.first_ready(queue) else { break };
+            leased.push(self.grant(i, *lease, None));
+        }
+        if !leased.is_empty() || wait.0 == 0 {
+            return Ok(Reply::Leased(leased));
+        }
+        let turn = self.turn();
+        self.waiters.push(Waiter {
+            request: request.id.unwrap(),
+            queue,
+            node: *node,
+            count: *count_max as usize,
+            lease: *lease,
+            until: self.now + wait.0,
+            turn,
+        });
+        Ok(Reply::Waiting)
+    }
+
+    fn first_ready(&self, queue: QueueId) -> Option<usize> {
+        self.messages
+            .iter()
+            .position(|m| m.queue == queue && m.state == State::Ready)
+    }
+
+    fn grant(&mut self, i: usize, lease: Option<Millis>, holder: Option<(SessionId, ConsumerId)>) -> Leased {
+        self.grants += 1;
+        let q = self.by_id(self.messages[i].queue);
+        let until = self.now + lease.unwrap_or(self.queues[q].settings.lease).0;
+        let message = &mut self.messages[i];
+        message.grants += 1;
+        message.state = State::Leased {
+            grant: self.grants,
+            until,
+            holder,
+        };
+        if message.grants > 1 {
+            self.queues[q].gone.redelivered += 1;
+        }
+        self.leased(i)
+    }
+
+    fn leased(&self, i: usize) -> Leased {
+        let message = &self.messages[i];
+        let State::Leased { grant, until, .. } = message.state else {
+            panic!("not leased")
+        };
+        let (queue, position) = (message.queue, message.position);
+        Leased {
+            token: Token {
+                queue,
+                position,
+                attempt: message.failures + 1,
+                grant,
+            },
+            message: message.id,
+            queue: self.queues[self.by_id(queue)].name.clone(),
+            content_bytes: message.bytes,
+            redelivered: message.grants > 1,
+            leased_until: Timestamp(until),
+            published_at: Timestamp(message.published_at),
+            last_error: message.last_error.clone(),
+            dead_letter: message.dead_letter.clone(),
+        }
+    }
+
+    /// Brings ready messages and those who can take them together, one queue
+    /// after the other, the longest unserved taker first.
+    fn assign(&mut self) {
+        let mut queues: Vec<QueueId> = self.queues.iter().map(|queue| queue.id).collect();
+        queues.sort();
+        for queue in queues {
+            let mut shares: Vec<(ClientId, u64, Vec<Leased>)> = Vec::new();
+            while let (Some(i), Some(taker)) = (self.first_ready(queue), self.next_taker(queue, &shares)) {
+                let turn = self.turn();
+                match taker {
+                    Err(c) => {
+                        let (session, consumer) = (self.consumers[c].session, self.consumers[c].id);
+                        self.consumers[c].turn = turn;
+                        let leased = self.grant(i, self.consumers[c].lease, Some((session, consumer)));
+                        let s = &self.sessions[self.session(session).unwrap()];
+                        let (node, epoch) = (s.node, s.epoch);
+                        self.effects.push(Effect::Deliver {
+                            node,
+                            session,
+                            epoch,
+                            consumer,
+                            leased,
+                        });
+                    }
+                    Ok(w) => {
+                        self.waiters[w].turn = turn;
+                        let leased = self.grant(i, self.waiters[w].lease, None);
+                        let RequestId { client, sequence, .. } = self.waiters[w].request;
+                        match shares.iter_mut().find(|s| (s.0, s.1) == (client, sequence)) {
+                            Some(share) => share.2.push(leased),
+                            None => shares.push((client, sequence, vec![leased])),
+                        }
+                    }
+                }
+            }
+            for (client, sequence, leased) in shares {
+                self.answer(client, sequence, leased);
+            }
+        }
+    }
+
+    fn next_taker(
+        &self,
+        queue: QueueId,
+        shares: &[(ClientId, u64, Vec<Leased>)],
+    ) -> Option<Result<usize, usize>> {
+        let mut takers = Vec::new();
+        for (w, waiter) in self.waiters.iter().enumerate().filter(|(_, w)| w.queue == queue) {
+            let RequestId { client, sequence, .. } = waiter.request;
+            let share = shares.iter().find(|s| (s.0, s.1) == (client, sequence));
+            if share.map_or(0, |share| share.2.len()) < waiter.count {
+                takers.push((waiter.turn, Ok(w)));
+            }
+        }
+        for (c, consumer) in self
+            .consumers
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| c.queue == queue)
+        {
+            let session = &self.sessions[self.session(consumer.session).unwrap()];
+            if session.orphaned_until.is_none() && self.in_flight(consumer) < consumer.credit {
+                takers.push((consumer.turn, Err(c)));
+            }
+        }
+        takers
+            .into_iter()
+            .min_by_key(|(turn, _)| *turn)
+            .map(|(_, taker)| taker)
+    }
+
+    fn in_flight(&self, consumer: &Consumer) -> u32 {
+        let held = |m: &&Message| match m.state {
+            State::Leased { holder, .. } => {
+                holder == Some((consumer.session, consumer.id)) && m.queue == consumer.queue
+            }
+            _ => false,
+        };
+        self.messages.iter().filter(held).count() as u32
+    }
+
+    fn answer(&mut self, client: ClientId, sequence: u64, leased: Vec<Leased>) {
+        let its = |w: &Waiter| (w.request.client, w.request.sequence) == (client, sequence);
+        let place = self.waiters.iter().position(its).unwrap();
+        let Waiter { request, node, .. } = self.waiters.remove(place);
+        self.remember(client, sequence, Ok(Reply::Leased(leased.clone())));
+        self.effects.push(Effect::LeaseAnswered {
+            node,
+            request,
+            leased,
+        });
+    }
+
+    fn remember(&mut self, client: ClientId, sequence: u64, outcome: Outcome) {
+        let client = self.clients.iter_mut().find(|c| c.id == client).unwrap();
+        client
+            .outcomes
+            .iter_mut()
+            .find(|(s, _)| *s == sequence)
+            .unwrap()
+            .1 = outcome;
+    }
+
+    fn settle(&mut self, settlement: &Settlement) -> Result<Settled, Rejection> {
+        let Token {
+            queue,
+            position,
+            attempt,
+            grant: token,
+        } = settlement.token;
+        let current = |m: &Message| match m.state {
+            State::Leased { grant, .. } => {
+                (m.queue, m.position, m.failures + 1, grant) == (queue, position, attempt, token)
+            }
+            _ => false,
+        };
+        let i = self
+            .messages
+            .iter()
+            .position(current)
+            .ok_or(Rejection::StaleLease)?;
+        let mut leased_until = None;
+        match &settlement.verdict {
+            Verdict::Ack => self.drop_message(i, |gone| gone.acked += 1),
+            Verdict::Nack { delay, reason } => self.fail(i, reason, *delay),
+            Verdict::Release => self.put_back(i, 0),
+            Verdict::DeadLetter { reason } => {
+                self.messages[i].failures += 1;
+                self.messages[i].last_error.clone_from(reason);
+                self.dead_letter(i, DeadReason::Rejected, &[]);
+            }
+            Verdict::Extend { lease } => {
+                let q = self.by_id(queue);
+                let end = self.now + lease.unwrap_or(self.queues[q].settings.lease).0;
+                if let State::Leased { until, .. } = &mut self.messages[i].state {
+                    *until = end;
+                }
+                leased_until = Some(Timestamp(end));
+            }
+        }
+        Ok(Settled { leased_until })
+    }
+
+    // ---------------------------------------------------------------- sessions
+
+    fn attach(&mut self, id: SessionId, node: NodeId, incarnation: Incarnation) -> Outcome {
+        if id.0 == 0 {
+            return Err(invalid());
+        }
+        if self.known(node).is_some_and(|known| known > incarnation) {
+            return Err(Rejection::SessionNotFound);
+        }
+        self.node_up(node, incarnation);
+        self.epochs += 1;
+        let epoch = self.epochs;
+        let Ok(s) = self.session(id) else {
+            self.sessions.push(Session {
+                id,
+                node,
+                incarnation,
+                epoch,
+                orphaned_until: None,
+            });
+            return Ok(Reply::Attached {
+                epoch,
+                resumed: false,
+            });
+        };
+        let session = &mut self.sessions[s];
+        if session.orphaned_until.is_none() {
+            let lost = Effect::SessionLost {
+                node: session.node,
+                session: id,
+                epoch: session.epoch,
+            };
+            self.effects.push(lost);
+        }
+        *session = Session {
+            id,
+            node,
+            incarnation,
+            epoch,
+            orphaned_until: None,
+        };
+        let mut held = Vec::new();
+        for (i, message) in self.messages.iter().enumerate() {
+            if let State::Leased {
+                grant,
+                holder: Some((session, consumer)),
+                ..
+            } = message.state
+            {
+                if session == id {
+                    held.push((grant, consumer, i));
+                }
+            }
+        }
+        held.sort();
+        for (_, consumer, i) in held {
+            let leased = self.leased(i);
+            self.effects.push(Effect::Deliver {
+                node,
+                session: id,
+                epoch,
+                consumer,
+                leased,
+            });
+        }
+        Ok(Reply::Attached { epoch, resumed: true })
+    }
+
+    fn end_session(&mut self, id: SessionId) {
+        let s = self.session(id).unwrap();
+        let Session { node, epoch, .. } = self.sessions.remove(s);
+        self.consumers.retain(|c| c.session != id);
+        let hangs = |m: &Message| matches!(m.state, State::Leased { holder: Some((session, _)), .. } if session == id);
+        while let Some(i) = self.messages.iter().position(hangs) {
+            self.put_back(i, 0);
+        }
+        self.effects.push(Effect::SessionLost {
+            node,
+            session: id,
+            epoch,
+        });
+    }
+
+    fn node_up(&mut self, node: NodeId, incarnation: Incarnation) {
+        if self.known(node).is_some_and(|known| known >= incarnation) {
+            return;
+        }
+        self.nodes.retain(|(known, _)| *known != node);
+        self.nodes.push((node, incarnation));
+        self.give_up_waiters(node);
+        for session in self.sessions.iter_mut().filter(|s| s.node == node) {
+            session.orphaned_until.get_or_insert(self.now + SESSION_GRACE);
+        }
+    }
+
+    fn give_up_waiters(&mut self, node: NodeId) {
+        while let Some(w) = self.waiters.iter().position(|w| w.node == node) {
+            let RequestId { client, sequence, .. } = self.waiters.remove(w).request;
+            self.remember(client, sequence, Ok(Reply::Leased(Vec::new())));
+        }
+    }
+
+    // ------------------------------------------------------------------ finding
+
+    fn queue(&self, name: &QueueName) -> Result<usize, Rejection> {
+        let place = self.queues.iter().position(|queue| queue.name == *name);
+        place.ok_or_else(|| Rejection::QueueNotFound(name.clone()))
+    }
+
+    fn by_id(&self, id: QueueId) -> usize {
+        self.queues.iter().position(|queue| queue.id == id).unwrap()
+    }
+
+    fn find(&self, queue: QueueId, position: u64) -> usize {
+        self.messages
+            .iter()
+            .position(|m| m.queue == queue && m.position == position)
+            .unwrap()
+    }
+
+    fn session(&self, id: SessionId) -> Result<usize, Rejection> {
+        self.sessions
+            .iter()
+            .position(|session| session.id == id)
+            .ok_or(Rejection::SessionNotFound)
+    }
+
+    fn consumer(&self, session: SessionId, id: ConsumerId) -> Option<usize> {
+        self.consumers
+            .iter()
+            .position(|c| (c.session, c.id) == (session, id))
+    }
+
+    fn known(&self, node: NodeId) -> Option<Incarnation> {
+        self.nodes
+            .iter()
+            .find(|(known, _)| *known == node)
+            .map(|(_, incarnation)| *incarnation)
+    }
+
+    fn turn(&mut self) -> u64 {
+        self.turns += 1;
+        self.turns
+    }
+}
+
+/// Which field it is, and how it is said, is not the model's business.
+fn invalid() -> Rejection {
+    Rejection::InvalidArgument {
+        field: String::new(),
+        problem: String::new(),
+    }
+}
+
+fn backoff(settings: &Settings, id: MessageId, failures: u32) -> u64 {
+    let mut delay = settings.backoff_initial.0;
+    for _ in 1..failures {
+        delay = delay.saturating_mul(2);
+    }
+    delay = delay.min(settings.backoff_max.0);
+    let mut seed = Vec::new();
+    seed.extend(id.index.to_le_bytes());
+    seed.extend(id.number.to_le_bytes());
+    seed.extend(failures.to_le_bytes());
+    delay - xxhash_rust::xxh3::xxh3_64(&seed) % (delay / 4 + 1)
+}

@@ -1,0 +1,490 @@
+//! Random logs: what must hold of any of them.
+//!
+//! `PROPTEST_CASES` sets how many are tried. A failure prints the log that
+//! shows it, shrunk, and keeps its seed beside this file.
+
+mod model;
+
+use std::convert::Infallible;
+
+use model::Model;
+use proptest::prelude::*;
+use proptest::sample::select;
+use quorate_core::command::{Command, NewMessage, Overflow, Request, SettingsPatch, Settlement, Verdict};
+use quorate_core::effect::Effect;
+use quorate_core::ids::{
+    ClientId, ConsumerId, Incarnation, Millis, NodeId, QueueName, RequestId, SessionId, Timestamp, Token,
+};
+use quorate_core::outcome::{Outcome, Rejection, Reply};
+use quorate_core::{Applied, Broker, Meta, invariants};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+
+    /// Equal logs, equal brokers.
+    #[test]
+    fn the_same_log_gives_the_same_state_answers_and_effects(plan in plan()) {
+        let log = log_of(&plan);
+        let (mut one, mut other) = (Broker::new(), Broker::new());
+        for entry in &log {
+            prop_assert_eq!(entry.apply(&mut one), entry.apply(&mut other));
+            prop_assert_eq!(one.state_hash(), other.state_hash());
+        }
+        prop_assert_eq!(bytes_of(&one), bytes_of(&other));
+    }
+
+    /// A snapshot forgets nothing, wherever it is taken.
+    #[test]
+    fn a_restored_broker_goes_on_as_the_one_it_was_taken_of(plan in plan(), at in any::<prop::sample::Index>()) {
+        let log = log_of(&plan);
+        let at = at.index(log.len());
+        let mut original = Broker::new();
+        let mut always_restored = Broker::new();
+        let mut once_restored = None;
+        for (n, entry) in log.iter().enumerate() {
+            let applied = entry.apply(&mut original);
+            prop_assert_eq!(&entry.apply(&mut always_restored), &applied);
+            if let Some(restored) = &mut once_restored {
+                prop_assert_eq!(&entry.apply(restored), &applied);
+            }
+            let bytes = bytes_of(&original);
+            prop_assert_eq!(&bytes_of(&always_restored), &bytes);
+            always_restored = restore(&bytes);
+            prop_assert_eq!(always_restored.state_hash(), original.state_hash());
+            prop_assert_eq!(always_restored.next_deadline(), original.next_deadline());
+            if n == at {
+                once_restored = Some(restore(&bytes));
+            }
+        }
+        if let Some(restored) = once_restored {
+            prop_assert_eq!(bytes_of(&restored), bytes_of(&original));
+        }
+    }
+
+    /// What a snapshot shows is what was there when it was taken.
+    #[test]
+    fn a_snapshot_does_not_see_what_comes_after(plan in plan(), at in any::<prop::sample::Index>()) {
+        let log = log_of(&plan);
+        let at = at.index(log.len());
+        let mut broker = Broker::new();
+        let mut taken = None;
+        for (n, entry) in log.iter().enumerate() {
+            entry.apply(&mut broker);
+            if n == at {
+                taken = Some((broker.snapshot(), bytes_of(&broker)));
+            }
+        }
+        let (snapshot, bytes) = taken.unwrap();
+        prop_assert_eq!(write(&snapshot), bytes);
+    }
+
+    /// The broker is in order after every entry.
+    #[test]
+    fn the_invariants_hold(plan in plan()) {
+        let mut broker = Broker::new();
+        for entry in log_of(&plan) {
+            entry.apply(&mut broker);
+            let violations = invariants::check(&broker);
+            prop_assert!(violations.is_empty(), "after entry {}: {:?}", entry.meta.index, violations);
+        }
+    }
+
+    /// The broker does what a naive one does.
+    #[test]
+    fn the_broker_does_what_the_model_does(plan in plan()) {
+        let mut broker = Broker::new();
+        let mut model = Model::default();
+        for entry in log_of(&plan) {
+            let applied = entry.apply(&mut broker);
+            let expected = model.apply(entry.meta.index, entry.meta.at, &entry.requests, &entry.contents);
+            compare(&applied, &expected)?;
+            compare_views(&broker, &model)?;
+        }
+    }
+
+    /// Contents are dropped once, after their last message.
+    #[test]
+    fn every_content_is_live_or_was_dropped(plan in plan()) {
+        let mut broker = Broker::new();
+        let mut live = std::collections::BTreeSet::new();
+        for entry in log_of(&plan) {
+            let applied = entry.apply(&mut broker);
+            for (request, outcome) in entry.requests.iter().zip(&applied.outcomes) {
+                if let (Command::Publish { .. }, Ok(Reply::Published { first, count })) = (&request.command, outcome) {
+                    // A repeated request says again what was published earlier.
+                    if first.index == entry.meta.index {
+                        live.extend((0..*count).map(|n| quorate_core::ids::MessageId { number: first.number + n, ..*first }));
+                    }
+                }
+            }
+            for effect in &applied.effects {
+                if let Effect::ContentDropped { id } = effect {
+                    prop_assert!(live.remove(id), "{} was dropped twice, or never there", id);
+                }
+            }
+            let mut contents: Vec<_> = broker.snapshot().contents().map(|(id, _)| id).collect();
+            contents.sort();
+            prop_assert_eq!(contents, live.iter().copied().collect::<Vec<_>>());
+        }
+    }
+
+    /// Broken bytes are refused, not believed, and do not bring the node down.
+    #[test]
+    fn a_damaged_snapshot_is_refused(plan in plan(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
+        let mut broker = Broker::new();
+        for entry in log_of(&plan) {
+            entry.apply(&mut broker);
+        }
+        let bytes = bytes_of(&broker);
+        let at = at.index(bytes.len());
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << bit;
+        prop_assert!(Broker::restore([Ok::<_, Infallible>(flipped)].into_iter()).is_err());
+        prop_assert!(Broker::restore([Ok::<_, Infallible>(&bytes[..at])].into_iter()).is_err());
+        let longer = [Ok::<_, Infallible>(&bytes[..]), Ok(&[0])];
+        prop_assert!(Broker::restore(longer.into_iter()).is_err());
+    }
+}
+
+fn cases() -> u32 {
+    std::option_env!("PROPTEST_CASES")
+        .and_then(|cases| cases.parse().ok())
+        .unwrap_or(128)
+}
+
+// ------------------------------------------------------------------- comparing
+
+fn compare(applied: &Applied, expected: &Applied) -> Result<(), TestCaseError> {
+    let outcomes = |applied: &Applied| applied.outcomes.iter().cloned().map(coarse).collect::<Vec<_>>();
+    prop_assert_eq!(outcomes(applied), outcomes(expected));
+    let dropped = |effect: &&Effect| matches!(effect, Effect::ContentDropped { .. });
+    let told = |applied: &Applied| -> Vec<Effect> {
+        applied
+            .effects
+            .iter()
+            .filter(|effect| !dropped(effect))
+            .cloned()
+            .collect()
+    };
+    prop_assert_eq!(told(applied), told(expected));
+    let contents = |applied: &Applied| {
+        let dropped = applied
+            .effects
+            .iter()
+            .filter(dropped)
+            .map(|effect| format!("{effect:?}"));
+        let mut dropped: Vec<String> = dropped.collect();
+        dropped.sort();
+        dropped
+    };
+    prop_assert_eq!(contents(applied), contents(expected));
+    Ok(())
+}
+
+/// How a refusal is worded is not compared.
+fn coarse(outcome: Outcome) -> Outcome {
+    let blank = |rejection| match rejection {
+        Rejection::InvalidArgument { .. } => Rejection::InvalidArgument {
+            field: String::new(),
+            problem: String::new(),
+        },
+        Rejection::QueueFull { queue, .. } => Rejection::QueueFull {
+            queue,
+            limit: String::new(),
+        },
+        other => other,
+    };
+    outcome.map_err(blank)
+}
+
+fn compare_views(broker: &Broker, model: &Model) -> Result<(), TestCaseError> {
+    prop_assert_eq!(broker.next_deadline().map(|at| at.0), model.next_deadline());
+    prop_assert_eq!(broker.totals().queues, model.queues.len() as u64);
+    for queue in &model.queues {
+        let view = broker.queue(&queue.name).unwrap();
+        prop_assert_eq!(view.counts, model.counts(queue), "counts of {}", queue.name);
+    }
+    prop_assert_eq!(broker.totals().sessions, model.sessions.len() as u64);
+    for session in &model.sessions {
+        let view = broker.session(session.id).unwrap();
+        prop_assert_eq!((view.node, view.epoch), (session.node, session.epoch));
+        let consumers: Vec<_> = view
+            .consumers
+            .iter()
+            .map(|c| (c.id, c.credit, c.in_flight))
+            .collect();
+        prop_assert_eq!(consumers, model.consumers_of(session.id));
+    }
+    Ok(())
+}
+
+fn bytes_of(broker: &Broker) -> Vec<u8> {
+    write(&broker.snapshot())
+}
+
+fn write(snapshot: &quorate_core::Snapshot) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut sink = |piece: &[u8]| {
+        assert!(piece.len() <= quorate_core::snapshot::PIECE_BYTES_MAX);
+        bytes.extend_from_slice(piece);
+        Ok::<_, Infallible>(())
+    };
+    snapshot.write(&mut sink).unwrap();
+    bytes
+}
+
+fn restore(bytes: &[u8]) -> Broker {
+    Broker::restore(bytes.chunks(1000).map(Ok::<_, Infallible>)).unwrap()
+}
+
+// --------------------------------------------------------------------- the log
+
+#[derive(Clone, Debug)]
+struct Entry {
+    meta: Meta,
+    requests: Vec<Request>,
+    contents: Vec<u32>,
+}
+
+impl Entry {
+    fn apply(&self, broker: &mut Broker) -> Applied {
+        broker.apply(self.meta, &self.requests, &self.contents)
+    }
+}
+
+/// An entry to be: tokens and epochs are known only when it is its turn.
+#[derive(Clone, Debug)]
+struct PlannedEntry {
+    passes: u64,
+    requests: Vec<(Option<RequestId>, Planned)>,
+}
+
+#[derive(Clone, Debug)]
+enum Planned {
+    Command(Command),
+    Publish {
+        queue: QueueName,
+        messages: Vec<(NewMessage, u32)>,
+    },
+    /// Each of the n-th last lease.
+    Settle(Vec<(prop::sample::Index, Verdict)>),
+    /// With the epoch of the n-th last attach.
+    Close(SessionId, prop::sample::Index),
+}
+
+fn plan() -> impl Strategy<Value = Vec<PlannedEntry>> {
+    prop::collection::vec(planned_entry(), 1..60)
+}
+
+fn planned_entry() -> impl Strategy<Value = PlannedEntry> {
+    let passes = prop_oneof![
+        6 => Just(0_u64),
+        4 => 1..500_u64,
+        3 => select(vec![999_u64, 1_000, 1_001, 5_000, 10_000]),
+        1 => select(vec![30_000_u64, 60_000, 599_999, 600_000]),
+    ];
+    let request = (prop::option::weighted(0.5, request_id()), planned());
+    (passes, prop::collection::vec(request, 0..4))
+        .prop_map(|(passes, requests)| PlannedEntry { passes, requests })
+}
+
+fn request_id() -> impl Strategy<Value = RequestId> {
+    (0..4_u64, 1..10_u64, 0..4_u64).prop_map(|(client, sequence, back)| RequestId {
+        client: ClientId(client),
+        sequence,
+        oldest_unanswered: sequence.saturating_sub(back * 2).max(u64::from(back != 3)),
+    })
+}
+
+fn planned() -> impl Strategy<Value = Planned> {
+    prop_oneof![
+        8 => command().prop_map(Planned::Command),
+        5 => (queue(), prop::collection::vec((new_message(), 0..50_u32), 0..5))
+            .prop_map(|(queue, messages)| Planned::Publish { queue, messages }),
+        5 => prop::collection::vec((any::<prop::sample::Index>(), verdict()), 1..4).prop_map(Planned::Settle),
+        1 => (session(), any::<prop::sample::Index>()).prop_map(|(s, n)| Planned::Close(s, n)),
+    ]
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        6 => (queue(), patch()).prop_map(|(name, settings)| Command::DeclareQueue { name, settings }),
+        1 => (queue(), patch()).prop_map(|(name, settings)| Command::UpdateQueue { name, settings }),
+        1 => queue().prop_map(|name| Command::PurgeQueue { name }),
+        1 => (queue(), any::<bool>(), any::<bool>())
+            .prop_map(|(name, if_empty, if_unused)| Command::DeleteQueue { name, if_empty, if_unused }),
+        6 => (queue(), 0..5_u32, lease(), select(vec![0, 0, 1_000, 5_000]), node()).prop_map(
+            |(queue, count_max, lease, wait, node)| Command::Lease { queue, count_max, lease, wait: Millis(wait), node }
+        ),
+        3 => (session(), node(), 1..4_u64).prop_map(|(session, node, life)| Command::AttachSession {
+            session,
+            node,
+            incarnation: Incarnation(life),
+        }),
+        6 => (session(), consumer(), queue(), 0..4_u32, lease()).prop_map(|(session, consumer, queue, credit, lease)| {
+            Command::Consume { session, consumer, queue, credit, lease, name: String::new() }
+        }),
+        1 => (session(), consumer())
+            .prop_map(|(session, consumer)| Command::CancelConsumer { session, consumer }),
+        2 => (session(), consumer(), 0..4_u32)
+            .prop_map(|(session, consumer, credit)| Command::SetCredit { session, consumer, credit }),
+        1 => (node(), 1..4_u64)
+            .prop_map(|(node, life)| Command::NodeUp { node, incarnation: Incarnation(life) }),
+        1 => (node(), 1..4_u64)
+            .prop_map(|(node, life)| Command::NodeDown { node, incarnation: Incarnation(life) }),
+        1 => Just(Command::Tick),
+    ]
+}
+
+fn queue() -> impl Strategy<Value = QueueName> {
+    select(vec!["a", "b", "c"]).prop_map(|name| QueueName::new(name).unwrap())
+}
+
+fn session() -> impl Strategy<Value = SessionId> {
+    (0..3_u64).prop_map(|n| SessionId(n.min(1) * n + u64::from(n == 0)))
+}
+
+fn consumer() -> impl Strategy<Value = ConsumerId> {
+    (1..3_u32).prop_map(ConsumerId)
+}
+
+fn node() -> impl Strategy<Value = NodeId> {
+    (1..3_u64).prop_map(NodeId)
+}
+
+fn lease() -> impl Strategy<Value = Option<Millis>> {
+    prop::option::of(select(vec![Millis(100), Millis(1_000), Millis(20_000)]))
+}
+
+fn new_message() -> impl Strategy<Value = NewMessage> {
+    let span = || select(vec![0, 0, 0, 1, 1_000, 5_000]).prop_map(Millis);
+    (span(), span()).prop_map(|(delay, ttl)| NewMessage { delay, ttl })
+}
+
+fn verdict() -> impl Strategy<Value = Verdict> {
+    let reason = || select(vec!["", "disk full"]).prop_map(str::to_owned);
+    prop_oneof![
+        3 => Just(Verdict::Ack),
+        3 => (prop::option::of(select(vec![Millis(0), Millis(700)])), reason())
+            .prop_map(|(delay, reason)| Verdict::Nack { delay, reason }),
+        1 => Just(Verdict::Release),
+        2 => reason().prop_map(|reason| Verdict::DeadLetter { reason }),
+        1 => lease().prop_map(|lease| Verdict::Extend { lease }),
+    ]
+}
+
+fn patch() -> impl Strategy<Value = SettingsPatch> {
+    (
+        prop::option::of(select(vec![1_000, 30_000]).prop_map(Millis)),
+        prop::option::of(0..3_u32),
+        prop::option::of(prop::option::of(queue())),
+        prop::option::of(select(vec![0_u64, 1, 3, 6])),
+        prop::option::weighted(0.2, select(vec![0_u64, 60, 120])),
+        prop::option::of(select(vec![Overflow::Reject, Overflow::DropHead])),
+        prop::option::of(select(vec![0, 1_000, 5_000]).prop_map(Millis)),
+        prop::option::of(select(vec![0, 500]).prop_map(Millis)),
+        prop::option::of(select(vec![0, 800, 60_000]).prop_map(Millis)),
+    )
+        .prop_map(
+            |(
+                lease,
+                deliveries_max,
+                dead_letter_queue,
+                length_max,
+                bytes_max,
+                overflow,
+                message_ttl,
+                backoff_initial,
+                backoff_max,
+            )| SettingsPatch {
+                lease,
+                deliveries_max,
+                dead_letter_queue,
+                length_max,
+                bytes_max,
+                overflow,
+                message_ttl,
+                backoff_initial,
+                backoff_max,
+            },
+        )
+}
+
+/// Turns a plan into a log, by running it.
+fn log_of(plan: &[PlannedEntry]) -> Vec<Entry> {
+    let mut broker = Broker::new();
+    let mut tokens: Vec<Token> = Vec::new();
+    let mut epochs: Vec<u64> = vec![0];
+    let mut log = Vec::new();
+    let mut at = 1_000;
+    for (n, planned) in plan.iter().enumerate() {
+        at += planned.passes;
+        let mut contents = Vec::new();
+        let mut requests = Vec::new();
+        for (id, planned) in &planned.requests {
+            let command = match planned {
+                Planned::Command(command) => command.clone(),
+                Planned::Publish { queue, messages } => {
+                    contents.extend(messages.iter().map(|(_, bytes)| *bytes));
+                    let messages = messages.iter().map(|(message, _)| message.clone()).collect();
+                    Command::Publish {
+                        queue: queue.clone(),
+                        messages,
+                    }
+                }
+                Planned::Settle(settlements) => {
+                    // Mostly of the last few leases, so that many are current.
+                    let recent = &tokens[tokens.len().saturating_sub(8)..];
+                    let settle = |(n, verdict): &(prop::sample::Index, Verdict)| Settlement {
+                        token: *n.get(recent),
+                        verdict: verdict.clone(),
+                    };
+                    let none = recent.is_empty();
+                    let settlements = if none {
+                        vec![]
+                    } else {
+                        settlements.iter().map(settle).collect()
+                    };
+                    Command::Settle { settlements }
+                }
+                Planned::Close(session, n) => {
+                    let recent = &epochs[epochs.len().saturating_sub(2)..];
+                    Command::CloseSession {
+                        session: *session,
+                        epoch: *n.get(recent),
+                    }
+                }
+            };
+            requests.push(Request { id: *id, command });
+        }
+        let index = 1 + 2 * n as u64;
+        let entry = Entry {
+            meta: Meta {
+                index,
+                at: Timestamp(at),
+                digest: index,
+            },
+            requests,
+            contents,
+        };
+        let applied = entry.apply(&mut broker);
+        for outcome in &applied.outcomes {
+            match outcome {
+                Ok(Reply::Leased(leased)) => tokens.extend(leased.iter().map(|leased| leased.token)),
+                Ok(Reply::Attached { epoch, .. }) => epochs.push(*epoch),
+                _ => {}
+            }
+        }
+        for effect in &applied.effects {
+            match effect {
+                Effect::Deliver { leased, .. } => tokens.push(leased.token),
+                Effect::LeaseAnswered { leased, .. } => {
+                    tokens.extend(leased.iter().map(|leased| leased.token))
+                }
+                _ => {}
+            }
+        }
+        log.push(entry);
+    }
+    log
+}
