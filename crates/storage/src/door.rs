@@ -25,8 +25,8 @@ use crate::files;
 pub(crate) const FORMAT: u32 = 1;
 
 const TITLE: &str = "quorate data directory";
-/// Names that do not make a directory foreign.
-const HARMLESS: &str = "lost+found";
+/// Names that do not make a directory foreign: what an interrupted creation leaves, and a file system's own.
+const HARMLESS: [&str; 2] = ["CREATING.new", "lost+found"];
 
 /// The files of one data directory.
 #[derive(Clone, Debug)]
@@ -92,12 +92,15 @@ impl Door {
 }
 
 fn refuse_foreign(paths: &Paths) -> Result<(), OpenError> {
-    if [&paths.lock, &paths.identity].iter().any(|ours| ours.exists()) {
+    if [&paths.lock, &paths.identity, &paths.creating]
+        .iter()
+        .any(|ours| ours.exists())
+    {
         return Ok(());
     }
     let found = files::names(&paths.dir)?
         .into_iter()
-        .find(|name| name != HARMLESS);
+        .find(|name| !HARMLESS.contains(&name.as_str()));
     found.map_or(Ok(()), |found| {
         Err(OpenError::Foreign {
             dir: paths.dir.clone(),

@@ -51,6 +51,9 @@ pub enum StorageError {
         /// The limit.
         max: u64,
     },
+    /// The snapshot asked for is gone, because a newer one took its place: ask for the current one.
+    #[error("this snapshot was replaced by a newer one")]
+    SnapshotReplaced,
     /// The cluster id is set for good and is another one.
     #[error("this node already belongs to another cluster")]
     ClusterAlreadySet,

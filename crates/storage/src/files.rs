@@ -35,10 +35,20 @@ pub(crate) fn names(dir: &Path) -> Result<Vec<String>, StorageError> {
     read().map_err(StorageError::io(format!("list {}", dir.display())))
 }
 
-/// Creates a directory and makes its name durable. An existing one is fine.
+/// Creates a directory, and those above it, and makes their names durable. An existing one is fine.
 pub(crate) fn create_dir(dir: &Path) -> Result<(), StorageError> {
-    fs::create_dir_all(dir).map_err(StorageError::io(format!("create {}", dir.display())))?;
-    sync_parent(dir)
+    if dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        create_dir(parent)?;
+    }
+    match fs::create_dir(dir) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(StorageError::io(format!("create {}", dir.display()))(error))
+        }
+        _ => sync_parent(dir),
+    }
 }
 
 /// Removes a file; a missing one is fine.

@@ -152,13 +152,8 @@ impl Log {
     /// never before anything ordered earlier.
     pub fn put_committed(&self, committed: Bytes) {
         let mut state = self.inner.shared.state.lock();
-        state.committed = Some(committed.clone());
         if state.closing.is_none() {
-            state.enqueue(Command::Put {
-                key: MetaKey::Committed,
-                payload: committed,
-                done: None,
-            });
+            state.put_committed(committed);
         }
     }
 

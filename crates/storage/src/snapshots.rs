@@ -82,8 +82,8 @@ struct Inner {
     cache_bytes: u64,
     bytes_per_second: Option<u64>,
     state: Mutex<State>,
-    /// Held while a pointer is written, so that memory and disk agree which came last.
-    finishing: Mutex<()>,
+    /// Held while an image is opened or replaced, which takes its time. Taken before `state`.
+    changing: Mutex<()>,
 }
 
 struct State {
@@ -97,12 +97,13 @@ pub(crate) fn check_pointer(
     dir: &Path,
     engine: &dyn crate::engine::Engine,
 ) -> Result<Option<SnapshotInfo>, OpenError> {
-    let Some(payload) = meta::get(engine, MetaKey::Snapshot)? else {
-        return Ok(None);
-    };
-    let info = SnapshotInfo::decode(payload)?;
-    crate::engine::disk::inspect(&path_of(dir, info.number))?;
-    Ok(Some(info))
+    let pointer = meta::get(engine, MetaKey::Snapshot)?
+        .map(SnapshotInfo::decode)
+        .transpose()?;
+    if let Some(info) = &pointer {
+        crate::engine::disk::inspect(&path_of(dir, info.number))?;
+    }
+    Ok(pointer)
 }
 
 impl Snapshots {
@@ -137,7 +138,7 @@ impl Snapshots {
                     next_number,
                     open: HashMap::new(),
                 }),
-                finishing: Mutex::new(()),
+                changing: Mutex::new(()),
             }),
         })
     }
@@ -163,41 +164,55 @@ impl Snapshots {
     /// Opens an image for reading, and keeps it alive, even if a newer one replaces it meanwhile. Fails if
     /// that has happened already.
     pub fn read(&self, info: &SnapshotInfo) -> Result<SnapshotReader, StorageError> {
+        let _changing = self.inner.changing.lock();
+        let image = match self.open_image(info.number)? {
+            Some(image) => image,
+            None => {
+                let image = Arc::new(Image::open(&self.path_of(info.number), self.inner.cache_bytes)?);
+                self.inner
+                    .state
+                    .lock()
+                    .open
+                    .insert(info.number, Arc::downgrade(&image));
+                image
+            }
+        };
+        SnapshotReader::new(image, info.clone())
+    }
+
+    /// The image, if somebody reads it already; `None` if it has to be opened.
+    fn open_image(&self, number: u64) -> Result<Option<Arc<Image>>, StorageError> {
         let mut state = self.inner.state.lock();
         state.open.retain(|_, image| image.strong_count() > 0);
-        if let Some(image) = state.open.get(&info.number).and_then(Weak::upgrade) {
-            drop(state);
-            return SnapshotReader::new(image, info.clone());
+        if let Some(image) = state.open.get(&number).and_then(Weak::upgrade) {
+            return Ok(Some(image));
         }
-        if state.current.as_ref().map(|current| current.number) != Some(info.number) {
-            return Err(StorageError::corrupt("this snapshot was replaced by a newer one"));
+        match &state.current {
+            Some(current) if current.number == number => Ok(None),
+            _ => Err(StorageError::SnapshotReplaced),
         }
-        let image = Arc::new(Image::open(&self.path_of(info.number), self.inner.cache_bytes)?);
-        state.open.insert(info.number, Arc::downgrade(&image));
-        drop(state);
-        SnapshotReader::new(image, info.clone())
     }
 
     /// Makes a written image the current one, durably, and drops the one before.
     fn install(&self, info: &SnapshotInfo) -> Result<(), StorageError> {
-        let _finishing = self.inner.finishing.lock();
+        let _changing = self.inner.changing.lock();
         self.inner.log.put_meta(MetaKey::Snapshot, info.encode())?;
-        let mut state = self.inner.state.lock();
-        let Some(replaced) = state.current.replace(info.clone()) else {
-            return Ok(());
+        let (replaced, read) = {
+            let mut state = self.inner.state.lock();
+            let Some(replaced) = state.current.replace(info.clone()) else {
+                return Ok(());
+            };
+            (
+                replaced.number,
+                state.open.get(&replaced.number).and_then(Weak::upgrade),
+            )
         };
-        if let Some(image) = state
-            .open
-            .remove(&replaced.number)
-            .and_then(|image| image.upgrade())
-        {
+        if let Some(image) = read {
             // The last reader removes it.
             image.remove_when_dropped();
-            drop(state);
             return Ok(());
         }
-        drop(state);
-        files::remove_dir(&self.path_of(replaced.number))?;
+        files::remove_dir(&self.path_of(replaced))?;
         files::sync(&self.inner.dir)
     }
 

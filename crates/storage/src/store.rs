@@ -65,7 +65,11 @@ impl Store {
         let (door, found) = Door::open(&paths)?;
         let door = Arc::new(door);
         let (node, created) = match found {
-            Found::Node(node) => (node, false),
+            Found::Node(node) => {
+                // The last step of a creation, if that was interrupted just before it.
+                files::remove_file(&paths.creating)?;
+                (node, false)
+            }
             Found::Nothing => (create(&paths)?, true),
         };
 
@@ -87,7 +91,10 @@ impl Store {
                 recovered.sequence
             )));
         }
-        let image = snapshots::check_pointer(&paths.images, &*engine)?;
+        let image = snapshots::check_pointer(&paths.images, &*engine).map_err(|error| match error {
+            OpenError::Storage(error) => read(error),
+            other => other,
+        })?;
         let failure = Arc::new(Failure::default());
         let contents = Contents::open(
             &paths.contents,

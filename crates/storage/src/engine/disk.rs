@@ -45,6 +45,9 @@ impl Disk {
         let created = !path.exists();
         if !created {
             remove_unfinished_snapshots(path)?;
+            // After a crash of the process alone, part of the file may be in the page cache only. sled would
+            // read it, and make a snapshot durable that relies on it.
+            files::sync(&path.join("db"))?;
         }
         let config = sled::Config::new()
             .path(path)

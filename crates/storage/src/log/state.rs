@@ -145,6 +145,23 @@ impl State {
         self.queue.push_back(command);
     }
 
+    /// Replaces the committed point. Of two in a row in the queue only the later counts, so they never pile up.
+    pub(super) fn put_committed(&mut self, committed: Bytes) {
+        self.committed = Some(committed.clone());
+        match self.queue.back_mut() {
+            Some(Command::Put {
+                key: MetaKey::Committed,
+                payload,
+                ..
+            }) => *payload = committed,
+            _ => self.enqueue(Command::Put {
+                key: MetaKey::Committed,
+                payload: committed,
+                done: None,
+            }),
+        }
+    }
+
     /// Adds entries to the tail and the queue, or an answer to the queue.
     pub(super) fn append(&mut self, records: Vec<Record>, done: Done) {
         let command = match self.check_append(&records) {

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)] // each test program uses a part
 
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -82,4 +83,33 @@ pub fn append(store: &Store, indexes: RangeInclusive<u64>, len: usize, acks: &Ac
 pub fn indexes(store: &Store) -> Vec<u64> {
     let records = store.log.read(0, u64::MAX, usize::MAX).unwrap();
     records.iter().map(|record| record.index).collect()
+}
+
+/// Copies a directory as a crash would leave it, without its lock.
+pub fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_dir(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// The bytes of every file below a directory, by path.
+pub fn fingerprint(dir: &Path) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = std::collections::BTreeMap::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            files.insert(entry.path(), Vec::new());
+            files.extend(fingerprint(&entry.path()));
+        } else {
+            files.insert(entry.path(), std::fs::read(entry.path()).unwrap());
+        }
+    }
+    files
 }
