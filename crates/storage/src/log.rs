@@ -210,41 +210,50 @@ impl Log {
     /// there is any in the range. Blocks on the disk for what is no longer in memory.
     pub fn read(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Record>, StorageError> {
         loop {
-            let (from, disk_to, epoch) = {
-                let state = self.inner.shared.state.lock();
-                let live = state.live();
-                let (from, to) = (from.max(live.start), to.min(live.end));
-                if from >= to {
-                    return Ok(Vec::new());
-                }
-                if from >= state.tail.first() {
-                    let mut records = Vec::new();
-                    state.tail.read(from, to, &mut { bytes_max }, &mut records);
-                    return Ok(records);
-                }
-                (from, to.min(state.tail.first()), state.epoch)
-            };
-            let mut room = bytes_max;
-            let outcome = self.read_disk(from, disk_to, &mut room);
-
-            let state = self.inner.shared.state.lock();
-            if state.epoch != epoch {
-                // Entries were purged or truncated meanwhile: what was read may be neither old nor new.
-                continue;
+            if let Some(records) = self.try_read(from, to, bytes_max)? {
+                return Ok(records);
             }
-            let mut records = outcome?;
-            let next = from + records.len() as u64;
-            if next == disk_to && next >= state.tail.first() {
-                state
-                    .tail
-                    .read(next, to.min(state.live().end), &mut room, &mut records);
-            }
-            return Ok(records);
         }
     }
 
-    fn read_disk(&self, from: u64, to: u64, room: &mut usize) -> Result<Vec<Record>, StorageError> {
+    /// One attempt to read: `None` if entries were purged or truncated meanwhile, so that what was read may be
+    /// neither the old nor the new state.
+    fn try_read(&self, from: u64, to: u64, bytes_max: usize) -> Result<Option<Vec<Record>>, StorageError> {
         let mut records = Vec::new();
+        let mut room = bytes_max;
+        let mut state = self.inner.shared.state.lock();
+        let epoch = state.epoch;
+        let live = state.live();
+        let (mut next, to) = (from.max(live.start), to.min(live.end));
+        // The tail may have moved on while the disk was read: then the disk has the next entries, too.
+        while next < to && next < state.tail.first() {
+            let disk_to = to.min(state.tail.first());
+            drop(state);
+            let outcome = self.read_disk(next, disk_to, &mut room, &mut records);
+            state = self.inner.shared.state.lock();
+            if state.epoch != epoch {
+                return Ok(None);
+            }
+            outcome?;
+            next = records.last().map_or(next, |record| record.index + 1);
+            if next < disk_to {
+                return Ok(Some(records));
+            }
+        }
+        if next < to {
+            state.tail.read(next, to, &mut room, &mut records);
+        }
+        Ok(Some(records))
+    }
+
+    /// Reads `[from, to)` from disk, which must be there, until `room` is used up.
+    fn read_disk(
+        &self,
+        from: u64,
+        to: u64,
+        room: &mut usize,
+        records: &mut Vec<Record>,
+    ) -> Result<(), StorageError> {
         let mut entries = entries::Entries::from(&*self.inner.engine, from)?;
         for index in from..to {
             let record = entries.next().transpose()?.ok_or_else(|| {
@@ -255,7 +264,7 @@ impl Log {
             }
             records.push(record);
         }
-        Ok(records)
+        Ok(())
     }
 
     /// Like [`Log::read`], from memory only: never blocks. `None` if the first entry of the range is not in
