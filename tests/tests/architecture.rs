@@ -40,7 +40,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "quorate-tests",
-        &["quorate-client", "quorate-test-cluster", "quorate-disk-shim"],
+        &[
+            "quorate-client",
+            "quorate-proto",
+            "quorate-test-cluster",
+            "quorate-disk-shim",
+        ],
     ),
 ];
 
