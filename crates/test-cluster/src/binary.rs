@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -9,7 +10,8 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, bail, ensure};
 
 /// The binary that tests run: `$QUORATE_BIN`, else the one beside this
-/// executable, else one built now. Looked up once per process.
+/// executable, which is built if it is missing or older than its sources. Looked
+/// up once per process.
 pub(crate) fn find() -> Result<PathBuf> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     FOUND
@@ -22,15 +24,22 @@ pub(crate) fn find() -> Result<PathBuf> {
 fn look() -> Result<PathBuf> {
     if let Some(path) = env::var_os("QUORATE_BIN") {
         let path = PathBuf::from(path);
-        ensure!(path.is_file(), "QUORATE_BIN names {}, which is no file", path.display());
+        ensure!(
+            path.is_file(),
+            "QUORATE_BIN names {}, which is no file",
+            path.display()
+        );
         return Ok(path);
     }
     let executable = env::current_exe().context("find this executable")?;
     let Some(target) = target_directory(&executable) else {
-        bail!("{} is in no cargo target directory: set QUORATE_BIN", executable.display());
+        bail!(
+            "{} is in no cargo target directory: set QUORATE_BIN",
+            executable.display()
+        );
     };
     let binary = target.join("quorate");
-    if !binary.is_file() {
+    if !is_fresh(&binary) {
         build(&target)?;
     }
     ensure!(binary.is_file(), "the build left no {}", binary.display());
@@ -41,9 +50,31 @@ fn look() -> Result<PathBuf> {
 /// directly in it.
 fn target_directory(executable: &Path) -> Option<PathBuf> {
     let parent = executable.parent()?;
-    let directory = if parent.ends_with("deps") || parent.ends_with("examples") { parent.parent()? } else { parent };
-    let is_target = ["debug", "release"].iter().any(|profile| directory.ends_with(profile));
+    let directory = if parent.ends_with("deps") || parent.ends_with("examples") {
+        parent.parent()?
+    } else {
+        parent
+    };
+    let is_target = ["debug", "release"]
+        .iter()
+        .any(|profile| directory.ends_with(profile));
     is_target.then(|| directory.to_path_buf())
+}
+
+/// Whether no source is newer than the binary: cargo leaves their list beside
+/// it, for make. A test of yesterday's binary proves nothing.
+fn is_fresh(binary: &Path) -> bool {
+    let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let (Some(built), Ok(list)) = (modified(binary), fs::read_to_string(binary.with_extension("d"))) else {
+        return false;
+    };
+    let sources = list.split_once(':').map_or("", |(_, sources)| sources);
+    // Spaces within a path are escaped.
+    let sources = sources.replace("\\ ", "\0");
+    sources.split_whitespace().all(|source| {
+        let changed = modified(Path::new(&source.replace('\0', " ")));
+        changed.is_some_and(|changed| changed <= built)
+    })
 }
 
 /// `cargo test` builds no binaries of other packages: on a fresh clone this is
@@ -52,7 +83,13 @@ fn target_directory(executable: &Path) -> Option<PathBuf> {
 fn build(directory: &Path) -> Result<()> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--package", "quorate-server", "--manifest-path"]);
+    command.args([
+        "build",
+        "--quiet",
+        "--package",
+        "quorate-server",
+        "--manifest-path",
+    ]);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml"));
     if let Some(target) = directory.parent() {
         command.arg("--target-dir").arg(target);
@@ -67,6 +104,8 @@ fn build(directory: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     #[test]
@@ -75,5 +114,26 @@ mod tests {
         assert_eq!(found("/t/debug/deps/e2e-01"), Some("/t/debug".into()));
         assert_eq!(found("/t/release/jepsen"), Some("/t/release".into()));
         assert_eq!(found("/usr/bin/e2e"), None);
+    }
+
+    #[test]
+    fn a_binary_that_is_older_than_a_source_is_not_fresh() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = |name: &str| directory.path().join(name);
+        let (source, binary) = (file("main file.rs"), file("quorate"));
+        let written = |path: &Path, seconds: u64| {
+            let file = fs::File::create(path).expect("a writable directory");
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+                .expect("it is ours");
+        };
+        written(&source, 10);
+        written(&binary, 20);
+        assert!(!is_fresh(&binary), "without a list nothing is known");
+        let escaped = source.display().to_string().replace(' ', "\\ ");
+        fs::write(file("quorate.d"), format!("{}: {escaped}\n", binary.display()))
+            .expect("a writable directory");
+        assert!(is_fresh(&binary));
+        written(&source, 30);
+        assert!(!is_fresh(&binary));
     }
 }

@@ -7,12 +7,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 pub(crate) async fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
-    let mut stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
+    let mut stream = TcpStream::connect(address)
+        .await
+        .with_context(|| format!("connect to {address}"))?;
     // 1.0: the answer ends with the connection.
     let request = format!("GET {path} HTTP/1.0\r\nhost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.context("ask")?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.context("read the answer")?;
+    stream
+        .read_to_string(&mut answer)
+        .await
+        .context("read the answer")?;
     parse(&answer).context("not an answer in HTTP")
 }
 

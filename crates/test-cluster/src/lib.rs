@@ -36,8 +36,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
-use quorate_client::Client;
-use quorate_client::Status;
+use quorate_client::{Client, NodeStatus};
 use serde::Deserialize;
 use tempfile::TempDir;
 
@@ -143,17 +142,39 @@ impl Builder {
                 Directory::Kept(path.canonicalize().context("find the data directory")?)
             }
             None => Directory::Temporary(
-                tempfile::Builder::new().prefix("quorate-").tempdir().context("create a temporary directory")?,
+                tempfile::Builder::new()
+                    .prefix("quorate-")
+                    .tempdir()
+                    .context("create a temporary directory")?,
             ),
         };
         let ports = match &self.ports {
             Some(ports) => ports.clone(),
-            None => (0..self.node_count).map(|_| ports::free()).collect::<Result<_>>()?,
+            None => (0..self.node_count)
+                .map(|_| ports::free())
+                .collect::<Result<_>>()?,
         };
-        ensure!(ports.len() == self.node_count, "ports for {} nodes, not {}", ports.len(), self.node_count);
+        ensure!(
+            ports.len() == self.node_count,
+            "ports for {} nodes, not {}",
+            ports.len(),
+            self.node_count
+        );
         let peers: Vec<_> = ports.iter().map(|ports| local(ports.peer)).collect();
-        let nodes = ports.into_iter().map(|ports| Node { ports, peers: peers.clone(), process: None }).collect();
-        let mut cluster = Cluster { nodes, binary, directory, builder: self };
+        let nodes = ports
+            .into_iter()
+            .map(|ports| Node {
+                ports,
+                peers: peers.clone(),
+                process: None,
+            })
+            .collect();
+        let mut cluster = Cluster {
+            nodes,
+            binary,
+            directory,
+            builder: self,
+        };
         for node in 0..cluster.nodes.len() {
             cluster.spawn(node)?;
         }
@@ -254,10 +275,15 @@ impl Cluster {
         self.nodes[node].ports
     }
 
-    /// A client that knows all nodes.
-    #[must_use]
-    pub fn client(&self) -> Client {
-        Client::new(self.endpoints())
+    /// A client that knows all nodes and has found the leader.
+    ///
+    /// # Errors
+    ///
+    /// When there is no leader within the client's time limit.
+    pub async fn client(&self) -> Result<Client> {
+        Client::connect(self.endpoints())
+            .await
+            .with_context(|| format!("find the leader{}", self.logs()))
     }
 
     /// What a node says about itself.
@@ -265,11 +291,18 @@ impl Cluster {
     /// # Errors
     ///
     /// When it does not run or does not answer within a second.
-    pub async fn status(&self, node: usize) -> Result<Status> {
+    pub async fn status(&self, node: usize) -> Result<NodeStatus> {
         ensure!(self.is_running(node), "node {node} does not run");
-        let client = Client::new([self.endpoint(node)]);
-        let status = tokio::time::timeout(STATUS_LIMIT, client.status()).await;
-        Ok(status.with_context(|| format!("node {node} does not answer"))??)
+        let endpoint = self.endpoint(node);
+        let client = Client::builder()
+            .endpoint(endpoint.as_str())
+            .probe_timeout(STATUS_LIMIT)
+            .connect_lazy()?;
+        client
+            .cluster()
+            .status_of(&endpoint)
+            .await
+            .with_context(|| format!("status of node {node}"))
     }
 
     /// Waits for a leader and says which node it is.
@@ -278,7 +311,8 @@ impl Cluster {
     ///
     /// When there is none within a minute.
     pub async fn leader(&self) -> Result<usize> {
-        self.wait_until("a leader", async || self.leader_now().await).await
+        self.wait_until("a leader", async || self.leader_now().await)
+            .await
     }
 
     /// Waits until another node than `former` leads.
@@ -287,7 +321,10 @@ impl Cluster {
     ///
     /// When none does within a minute.
     pub async fn new_leader(&self, former: usize) -> Result<usize> {
-        self.wait_until("a new leader", async || self.leader_now().await.filter(|&leader| leader != former)).await
+        self.wait_until("a new leader", async || {
+            self.leader_now().await.filter(|&leader| leader != former)
+        })
+        .await
     }
 
     /// The node that leads in the highest term, as far as the nodes say now.
@@ -331,7 +368,10 @@ impl Cluster {
             Some(answer) => Some(Ok(answer)),
             None => self.ended().map(Err),
         });
-        answer.await.and_then(|answer| answer).with_context(|| format!("wait for {what}{}", self.logs()))
+        answer
+            .await
+            .and_then(|answer| answer)
+            .with_context(|| format!("wait for {what}{}", self.logs()))
     }
 
     /// Asks one node's HTTP listener: status code and body.
@@ -379,9 +419,13 @@ impl Cluster {
 
     async fn end(&mut self, node: usize, signal: Signal) -> Result<ExitStatus> {
         self.signal(node, signal)?;
-        let process = self.nodes[node].process.as_ref().context("the node does not run")?;
+        let process = self.nodes[node]
+            .process
+            .as_ref()
+            .context("the node does not run")?;
         let status = tokio::time::timeout(START_LIMIT, process.end()).await;
-        let status = status.with_context(|| format!("node {node} still runs after {signal}{}", self.logs()))?;
+        let status =
+            status.with_context(|| format!("node {node} still runs after {signal}{}", self.logs()))?;
         self.nodes[node].process = None;
         Ok(status)
     }
@@ -393,7 +437,9 @@ impl Cluster {
     ///
     /// When one still runs after a minute.
     pub async fn terminate_all(&mut self) -> Result<Vec<(usize, ExitStatus)>> {
-        let running: Vec<_> = (0..self.nodes.len()).filter(|&node| self.is_running(node)).collect();
+        let running: Vec<_> = (0..self.nodes.len())
+            .filter(|&node| self.is_running(node))
+            .collect();
         for &node in &running {
             // One that ended just now needs no signal.
             let _ = self.signal(node, Signal::SIGTERM);
@@ -402,7 +448,10 @@ impl Cluster {
         for node in running {
             let process = self.nodes[node].process.take().context("the node does not run")?;
             let status = tokio::time::timeout(START_LIMIT, process.end()).await;
-            ended.push((node, status.with_context(|| format!("node {node} still runs after SIGTERM"))?));
+            ended.push((
+                node,
+                status.with_context(|| format!("node {node} still runs after SIGTERM"))?,
+            ));
         }
         Ok(ended)
     }
@@ -436,11 +485,11 @@ impl Cluster {
         status.with_context(|| format!("node {node} still runs{}", self.logs()))
     }
 
-    /// Waits until any node ends by itself; says which and how.
-    pub async fn any_exit(&self) -> (usize, ExitStatus) {
+    /// Waits until any node but `others` ends by itself; says which and how.
+    pub async fn any_exit(&self, others: &[usize]) -> (usize, ExitStatus) {
         let mut ends = tokio::task::JoinSet::new();
         for (node, Node { process, .. }) in self.nodes.iter().enumerate() {
-            if let Some(process) = process {
+            if let Some(process) = process.as_ref().filter(|_| !others.contains(&node)) {
                 let end = process.end();
                 ends.spawn(async move { (node, end.await) });
             }
@@ -485,7 +534,11 @@ impl Cluster {
     /// As [`restart`](Self::restart).
     pub async fn start_spare(&mut self) -> Result<usize> {
         let node = self.nodes.len();
-        self.nodes.push(Node { ports: ports::free()?, peers: Vec::new(), process: None });
+        self.nodes.push(Node {
+            ports: ports::free()?,
+            peers: Vec::new(),
+            process: None,
+        });
         self.spawn(node)?;
         self.listening(node).await?;
         Ok(node)
@@ -521,15 +574,21 @@ impl Cluster {
 
     fn signal(&self, node: usize, signal: Signal) -> Result<()> {
         let process = self.nodes[node].process.as_ref();
-        process.context("it does not run").and_then(|p| p.signal(signal)).with_context(|| format!("node {node}"))
+        process
+            .context("it does not run")
+            .and_then(|p| p.signal(signal))
+            .with_context(|| format!("node {node}"))
     }
 
     /// A node that has ended although nobody here ended it.
     fn ended(&self) -> Option<anyhow::Error> {
-        self.nodes.iter().enumerate().find_map(|(node, Node { process, .. })| {
-            let status = process.as_ref()?.exited()?;
-            Some(anyhow::anyhow!("node {node} has ended: {status}"))
-        })
+        self.nodes
+            .iter()
+            .enumerate()
+            .find_map(|(node, Node { process, .. })| {
+                let status = process.as_ref()?.exited()?;
+                Some(anyhow::anyhow!("node {node} has ended: {status}"))
+            })
     }
 
     fn spawn(&mut self, node: usize) -> Result<()> {
@@ -553,8 +612,17 @@ impl Cluster {
         if !peers.is_empty() {
             settings.insert("peers", peers.join(","));
         }
-        settings.extend(self.builder.settings.iter().map(|(key, value)| (key.as_str(), value.clone())));
-        let own = self.builder.node_settings.iter().filter(|((of, _), _)| *of == node);
+        settings.extend(
+            self.builder
+                .settings
+                .iter()
+                .map(|(key, value)| (key.as_str(), value.clone())),
+        );
+        let own = self
+            .builder
+            .node_settings
+            .iter()
+            .filter(|((of, _), _)| *of == node);
         settings.extend(own.map(|((_, key), value)| (key.as_str(), value.clone())));
 
         let mut command = Command::new(&self.binary);

@@ -26,7 +26,11 @@ pub struct Ports {
 /// when looked at, not reserved; the caller retries when another process was
 /// quicker.
 pub(crate) fn free() -> Result<Ports> {
-    Ok(Ports { client: free_port()?, peer: free_port()?, http: free_port()? })
+    Ok(Ports {
+        client: free_port()?,
+        peer: free_port()?,
+        http: free_port()?,
+    })
 }
 
 fn free_port() -> Result<u16> {

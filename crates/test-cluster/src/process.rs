@@ -34,10 +34,18 @@ impl Process {
     /// Starts `command` in a process group of its own, its output appended to
     /// the file `log`.
     pub(crate) fn start(mut command: Command, log: &Path) -> Result<Self> {
-        let output = OpenOptions::new().create(true).append(true).open(log).context("open the node's log")?;
+        let output = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .context("open the node's log")?;
         command.stdin(Stdio::null());
-        command.stdout(output.try_clone().context("open the node's log")?).stderr(output);
-        command.arg("--die-with-parent").arg(std::process::id().to_string());
+        command
+            .stdout(output.try_clone().context("open the node's log")?)
+            .stderr(output);
+        command
+            .arg("--die-with-parent")
+            .arg(std::process::id().to_string());
         command.process_group(0);
 
         let alive = Arc::new(Mutex::new(true));
@@ -50,8 +58,16 @@ impl Process {
                 move || keep(command, &pid_sender, &alive, &exit_sender)
             })
             .context("start a thread")?;
-        let pid = pid.recv().context("wait for the node to start")?.context("start the node")?;
-        Ok(Self { pid, alive, exit, keeper: Some(keeper) })
+        let pid = pid
+            .recv()
+            .context("wait for the node to start")?
+            .context("start the node")?;
+        Ok(Self {
+            pid,
+            alive,
+            exit,
+            keeper: Some(keeper),
+        })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -67,7 +83,10 @@ impl Process {
     pub(crate) fn end(&self) -> impl Future<Output = ExitStatus> + Send + 'static {
         let mut exit = self.exit.clone();
         async move {
-            let status = exit.wait_for(Option::is_some).await.expect("the keeper reports before it ends");
+            let status = exit
+                .wait_for(Option::is_some)
+                .await
+                .expect("the keeper reports before it ends");
             status.expect("waited for it")
         }
     }
@@ -75,7 +94,11 @@ impl Process {
     /// Sends a signal to the process and its group.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        ensure!(*alive, "the node has ended: {}", self.exited().map_or_else(String::new, |s| s.to_string()));
+        ensure!(
+            *alive,
+            "the node has ended: {}",
+            self.exited().map_or_else(String::new, |s| s.to_string())
+        );
         killpg(self.pid, signal).with_context(|| format!("send {signal}"))
     }
 }

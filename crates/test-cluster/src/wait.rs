@@ -22,7 +22,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// # Errors
 ///
 /// When there is no answer within `limit`; the error names `what` was waited for.
-pub async fn wait_until<T>(what: &str, limit: Duration, mut ask: impl AsyncFnMut() -> Option<T>) -> Result<T> {
+pub async fn wait_until<T>(
+    what: &str,
+    limit: Duration,
+    mut ask: impl AsyncFnMut() -> Option<T>,
+) -> Result<T> {
     let give_up = Instant::now() + limit;
     loop {
         if let Some(answer) = ask().await {
@@ -47,7 +51,9 @@ mod tests {
             (asked == 3).then_some(asked)
         });
         assert_eq!(answer.await.expect("the third try answers"), 3);
-        let error = wait_until("rain", Duration::ZERO, async || None::<()>).await.expect_err("no rain");
+        let error = wait_until("rain", Duration::ZERO, async || None::<()>)
+            .await
+            .expect_err("no rain");
         assert_eq!(error.to_string(), "waited 0ns in vain for rain");
     }
 }
