@@ -1,0 +1,7 @@
+//! The client against scripted brokers in this process: redirects, lost
+//! answers, frozen nodes, forgotten ids, broken streams.
+
+mod calls;
+mod consuming;
+mod fake;
+mod publishing;
