@@ -1,0 +1,679 @@
+//! [`Consensus`]: the handle on a running node's consensus layer.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use openraft::async_runtime::{Instant as _, WatchReceiver as _};
+use openraft::errors::{ClientWriteError, LinearizableReadError, RaftError};
+use openraft::impls::ProgressResponder;
+use openraft::{EntryPayload, ReadPolicy, ServerState};
+use parking_lot::Mutex;
+use quorate_core::ids::{Incarnation, MessageId, NodeId, Timestamp};
+use quorate_core::outcome::Outcome;
+use quorate_core::{Broker, batch};
+use quorate_proto::internal as wire;
+use quorate_proto::internal::peer_server::PeerServer;
+use quorate_storage::Store;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::service::Routes;
+use tonic::transport::Channel;
+use tonic::transport::server::TcpIncoming;
+
+use crate::bootstrap::{Bootstrap, Seen};
+use crate::compaction;
+use crate::config::{Config, MESSAGE_BYTES_MAX, raft_config};
+use crate::error::{ContentError, MembershipError, ProposeError, ReadError, StartError};
+use crate::failover::{self, Contact};
+use crate::identity::{ClusterId, Identity};
+use crate::leadership::{self, Epoch, Leadership, describe};
+use crate::log_store::{LogStore, entry_of};
+use crate::membership::Membership;
+use crate::network::client::Network;
+use crate::network::pool::{Pool, Use};
+use crate::network::server::{PeerService, wall_ms};
+use crate::snapshot::Receiver;
+use crate::state_machine::{Observer, Shared, StateMachine, members};
+use crate::status::{MemberStatus, Role, Status};
+use crate::types::{Batch, Member, Raft};
+
+/// A running node. Cheap to clone; stop it with [`Consensus::shutdown`].
+#[derive(Clone)]
+pub struct Consensus {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    identity: Arc<Identity>,
+    store: Arc<Store>,
+    raft: Raft,
+    shared: Arc<Shared>,
+    pool: Pool,
+    membership: Membership,
+    leadership: watch::Receiver<Leadership>,
+    peer_addr: SocketAddr,
+    started: std::time::Instant,
+    disk_bytes: Arc<AtomicU64>,
+    entries: Mutex<Entries>,
+    failure: watch::Sender<Option<String>>,
+    stopping: AtomicBool,
+    stop_serving: watch::Sender<bool>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    server: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A proposal that is committed and applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposed {
+    /// Where its entry stands in the log.
+    pub index: u64,
+    /// The term of its leader.
+    pub term: u64,
+    /// One for each command, in the order of the batch.
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Consensus {
+    /// Opens the data directory, restores the state, and takes part in the
+    /// cluster from then on. `observer` is told of the entries that are applied
+    /// again before this returns, too. `extra` is served on the peer port
+    /// beside the peers' own service.
+    pub async fn start(
+        config: Config,
+        observer: Arc<dyn Observer>,
+        extra: Routes,
+    ) -> Result<Self, StartError> {
+        let raft_config = raft_config(&config)?;
+        let listen = |source| StartError::Listen { address: config.listen, source };
+        let listener = tokio::net::TcpListener::bind(config.listen).await.map_err(listen)?;
+        let peer_addr = listener.local_addr().map_err(listen)?;
+        let member = Member {
+            name: config.name.clone(),
+            client_address: config.client_address.clone(),
+            peer_address: advertised(&config, peer_addr)?,
+        };
+
+        let (dir, options) = (config.data_dir.clone(), config.storage.clone());
+        let store = tokio::task::spawn_blocking(move || Store::open(&dir, options))
+            .await
+            .map_err(|error| StartError::Raft(error.to_string()))??;
+        let store = Arc::new(store);
+        let identity = Arc::new(Identity::new(Arc::clone(&store), member, !config.peers.is_empty()));
+        let node_id = identity.node_id;
+        let pool = Pool::new(&config);
+        let machine = StateMachine::new(node_id, Arc::clone(&store), observer);
+        let shared = machine.shared();
+        let raft = Box::pin(Raft::new(
+            node_id,
+            raft_config,
+            Network::new(Arc::clone(&identity), pool.clone(), &config),
+            LogStore::new(store.log.clone()),
+            machine,
+        ))
+        .await
+        .map_err(|error| StartError::Raft(error.to_string()))?;
+        tracing::info!(
+            node = node_id,
+            incarnation = identity.incarnation.0,
+            peers = %peer_addr,
+            cluster = identity.cluster().map(tracing::field::display),
+            "consensus is running"
+        );
+
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let contact = Arc::new(Contact::new());
+        let service = PeerService {
+            identity: Arc::clone(&identity),
+            raft: raft.clone(),
+            seen: Arc::clone(&seen),
+            contact: Arc::clone(&contact),
+            receiver: Receiver::new(Arc::clone(&shared), config.snapshot_stall),
+        };
+        let (stop_serving, stopped) = watch::channel(false);
+        let serving = serve(listener, service, extra, stopped, config.stream_stall);
+        let (leadership_in, leadership) = watch::channel(Leadership::default());
+        let membership =
+            Membership { raft: raft.clone(), identity: Arc::clone(&identity), pool: pool.clone() };
+
+        let inner = Arc::new(Inner {
+            identity: Arc::clone(&identity),
+            store: Arc::clone(&store),
+            raft: raft.clone(),
+            shared: Arc::clone(&shared),
+            pool: pool.clone(),
+            membership: membership.clone(),
+            leadership,
+            peer_addr,
+            started: std::time::Instant::now(),
+            disk_bytes: Arc::default(),
+            entries: Mutex::default(),
+            failure: watch::Sender::new(None),
+            stopping: AtomicBool::new(false),
+            stop_serving,
+            tasks: Mutex::default(),
+            server: Mutex::new(Some(tokio::spawn(serving))),
+            config: config.clone(),
+        });
+        let bootstrap =
+            Bootstrap { identity, raft: raft.clone(), pool: pool.clone(), seen, config: config.clone() };
+        let lease = config.election_timeout_max;
+        *inner.tasks.lock() = vec![
+            tokio::spawn(leadership::run(raft.clone(), Arc::clone(&shared), lease, leadership_in)),
+            tokio::spawn(failover::run(raft.clone(), contact, pool, config.clone())),
+            tokio::spawn(compaction::run(raft.clone(), Arc::clone(&shared), config)),
+            tokio::spawn(compaction::measure(shared, Arc::clone(&inner.disk_bytes))),
+            tokio::spawn(membership.finish_changes()),
+            tokio::spawn(bootstrap.run()),
+            tokio::spawn(watch_failures(Arc::downgrade(&inner))),
+            tokio::spawn(watch_removal(Arc::downgrade(&inner))),
+        ];
+        let failing = Arc::downgrade(&inner);
+        store.log.on_failure(move |error| {
+            if let Some(inner) = failing.upgrade() {
+                inner.fail(format!("storage failed: {error}"));
+            }
+        });
+        Ok(Self { inner })
+    }
+
+    /// This node.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        NodeId(self.inner.identity.node_id)
+    }
+
+    /// This life of it.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.inner.identity.incarnation
+    }
+
+    /// None while it belongs to no cluster.
+    #[must_use]
+    pub fn cluster_id(&self) -> Option<ClusterId> {
+        self.inner.identity.cluster()
+    }
+
+    /// Where the peer listener is bound.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.inner.peer_addr
+    }
+
+    /// Who leads, now and at each change.
+    #[must_use]
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.inner.leadership.clone()
+    }
+
+    /// Proposes one entry, and answers when it is applied here.
+    ///
+    /// The entry is handed over before this returns: of two calls, the first
+    /// one's entry is the first in the log. Any number may be on their way. The
+    /// epoch is that of the [`Leadership`] under which the caller made the
+    /// entry; under any other it is refused.
+    ///
+    /// Dropping the future does not take the entry back.
+    pub fn propose(
+        &self,
+        entry: Bytes,
+        epoch: Epoch,
+    ) -> impl Future<Output = Result<Proposed, ProposeError>> + Send + 'static {
+        let (responder, answer) = ProgressResponder::complete_only();
+        let write = self.inner.raft.write(Batch(entry)).with_leader(epoch.leader_id()).responder(responder);
+        // Handing over is a push into a queue, done at the first poll if there
+        // is room; outside of the runtime's budget, which would pause it.
+        let pushed = tokio::task::unconstrained(write.into_future()).now_or_never();
+        let inner = Arc::clone(&self.inner);
+        async move {
+            match pushed {
+                Some(Ok(())) => {}
+                Some(Err(fatal)) => return Err(ProposeError::Fatal(fatal.to_string())),
+                // The queue is full, and the push was taken back with its future.
+                None => return Err(ProposeError::NotLeader { leader: None }),
+            }
+            match answer.await {
+                Ok(Ok(response)) => Ok(Proposed {
+                    index: response.log_id.index,
+                    term: response.log_id.leader_id.term,
+                    outcomes: response.data.outcomes,
+                }),
+                Ok(Err(ClientWriteError::ForwardToLeader(to))) => Err(ProposeError::NotLeader {
+                    leader: describe(&inner.raft, to.leader_id.filter(|id| *id != inner.identity.node_id)),
+                }),
+                Ok(Err(error)) => Err(ProposeError::Unknown(error.to_string())),
+                Err(_) => Err(ProposeError::Unknown("the node stopped while it was on its way".to_owned())),
+            }
+        }
+    }
+
+    /// Waits until this node's state holds everything that was committed when
+    /// this was called; answers the index that it then holds at least. Leader
+    /// only; costs a round trip to a quorum.
+    pub async fn read_barrier(&self) -> Result<u64, ReadError> {
+        match self.inner.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
+            Ok(read) => Ok(read.index()),
+            Err(RaftError::Fatal(fatal)) => Err(ReadError::Fatal(fatal.to_string())),
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => {
+                Err(ReadError::NotLeader { leader: None })
+            }
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to))) => {
+                let leader = to.leader_id.filter(|id| *id != self.inner.identity.node_id);
+                Err(ReadError::NotLeader { leader: describe(&self.inner.raft, leader) })
+            }
+        }
+    }
+
+    /// Looks at the state. Entries are not applied meanwhile: be brief, and do
+    /// not call this within itself.
+    pub fn with_state<T>(&self, look: impl FnOnce(&Broker) -> T) -> T {
+        look(&self.inner.shared.broker.read())
+    }
+
+    /// The content of a message, which has that many bytes.
+    pub async fn content(&self, id: MessageId, bytes: u32) -> Result<Bytes, ContentError> {
+        let content = self.inner.find_content(id, bytes).await?;
+        if content.len() != bytes as usize {
+            let problem = format!("{} bytes instead of {bytes}", content.len());
+            return Err(ContentError::Damaged { id, problem });
+        }
+        Ok(content)
+    }
+
+    /// The wall clocks of a quorum of voters, this node's among them if it is
+    /// one: the lower median, so that no single clock can run ahead. None if no
+    /// quorum answers in time.
+    pub async fn quorum_clock(&self) -> Option<Timestamp> {
+        let inner = &self.inner;
+        let membership = {
+            let metrics = inner.raft.server_metrics();
+            let metrics = metrics.borrow_watched();
+            metrics.membership_config.clone()
+        };
+        let voters: Vec<u64> = membership.voter_ids().collect();
+        let quorum = voters.len() / 2 + 1;
+        let known = members(&membership);
+        let own = inner.identity.node_id;
+        let within = inner.config.election_timeout_max;
+        let mut asked: FuturesUnordered<_> = voters
+            .iter()
+            .filter(|id| **id != own)
+            .filter_map(|id| Some((*id, known.get(id)?)))
+            .filter_map(|(id, node)| Some((id, inner.pool.client(Some(id), &node.peer_address, Use::Heartbeat)?)))
+            .map(|(id, mut client)| async move {
+                let request = wire::ClockRequest { envelope: Some(inner.identity.envelope(id)) };
+                match tokio::time::timeout(within, client.clock(request)).await {
+                    Ok(Ok(response)) => Some(response.into_inner().wall_ms),
+                    _ => None,
+                }
+            })
+            .collect();
+        let mut samples = Vec::with_capacity(quorum);
+        if voters.contains(&own) {
+            samples.push(wall_ms());
+        }
+        while samples.len() < quorum {
+            samples.extend(asked.next().await?);
+        }
+        samples.sort_unstable();
+        Some(Timestamp(samples[(samples.len() - 1) / 2]))
+    }
+
+    /// A connection to another member's peer port, for the services that were
+    /// given as `extra` there.
+    #[must_use]
+    pub fn peer_channel(&self, node: NodeId) -> Option<Channel> {
+        let address = {
+            let metrics = self.inner.raft.server_metrics();
+            let metrics = metrics.borrow_watched();
+            metrics.membership_config.membership().get_node(&node.0)?.peer_address.clone()
+        };
+        self.inner.pool.channel(Some(node.0), &address, Use::Forward)
+    }
+
+    /// What a request to another node has to carry.
+    #[must_use]
+    pub fn envelope(&self, to: NodeId) -> wire::Envelope {
+        self.inner.identity.envelope(to.0)
+    }
+
+    /// Checks the envelope of a request from another node; answers its sender.
+    /// The status is the refusal to send back.
+    pub fn admit(&self, envelope: Option<&wire::Envelope>) -> Result<NodeId, Box<tonic::Status>> {
+        let envelope =
+            envelope.ok_or_else(|| Box::new(tonic::Status::invalid_argument("a request without envelope")))?;
+        self.inner.identity.check(envelope).map_err(Box::new)?;
+        Ok(NodeId(envelope.from_node))
+    }
+
+    /// One look at this node.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.inner.status()
+    }
+
+    /// Brings in the node that waits at an address: as a learner, then, when it
+    /// has caught up, as a voter. If a member with that address is known, its
+    /// data is gone, and the new one takes its place in the same change. Leader
+    /// only. Asking again after a failure goes on where it was.
+    pub async fn add_node(&self, peer_address: &str) -> Result<NodeId, MembershipError> {
+        Box::pin(self.inner.membership.add(peer_address)).await
+    }
+
+    /// Removes a member, for good. Leader only.
+    pub async fn remove_node(&self, node: NodeId) -> Result<(), MembershipError> {
+        Box::pin(self.inner.membership.remove(node)).await
+    }
+
+    /// Hands leadership to a voter, the most advanced if none is named, and
+    /// waits until it has taken over. Leader only.
+    pub async fn transfer_leader(&self, to: Option<NodeId>) -> Result<(), MembershipError> {
+        self.inner.membership.transfer(to).await
+    }
+
+    /// Writes a snapshot of at least the present state; answers its index.
+    pub async fn snapshot(&self) -> Result<u64, SnapshotError> {
+        let index =
+            compaction::write(&self.inner.raft, &self.inner.shared).await.map_err(SnapshotError)?;
+        self.inner.shared.grown.notify_one();
+        Ok(index)
+    }
+
+    /// Resolves with the reason when the node must stop: the storage failed, an
+    /// invariant does not hold, or the cluster removed this node.
+    pub fn failed(&self) -> impl Future<Output = String> + Send + 'static {
+        let mut failure = self.inner.failure.subscribe();
+        async move {
+            let reason = failure.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+            match reason {
+                Some(reason) => reason,
+                // Every handle is gone: it cannot fail any more.
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Stops in order: hands leadership over if it has it, stops, and closes
+    /// the store.
+    pub async fn shutdown(&self) {
+        let leading = self.inner.leadership.borrow().leading;
+        if leading
+            && let Err(error) = self.transfer_leader(None).await
+        {
+            tracing::warn!(%error, "stopping without having handed leadership over");
+        }
+        self.inner.stop().await;
+        let store = Store::clone(&self.inner.store);
+        match tokio::task::spawn_blocking(move || store.close()).await {
+            Ok(Ok(())) => tracing::info!(node = self.inner.identity.node_id, "consensus has stopped"),
+            Ok(Err(error)) => tracing::error!(%error, "close the store"),
+            Err(error) => tracing::error!(%error, "close the store"),
+        }
+    }
+
+    /// Stops like a killed process: hands nothing over, closes nothing. For
+    /// tests.
+    #[doc(hidden)]
+    pub async fn abandon(self) {
+        self.inner.stop().await;
+    }
+}
+
+/// A snapshot was not written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a snapshot: {0}")]
+pub struct SnapshotError(String);
+
+/// The address others are told.
+fn advertised(config: &Config, bound: SocketAddr) -> Result<String, StartError> {
+    match &config.advertise_peer {
+        Some(address) => Ok(address.clone()),
+        None if !bound.ip().is_unspecified() => Ok(bound.to_string()),
+        None => Err(StartError::Config(format!(
+            "the peer listener is bound to {bound}, which other nodes cannot dial: say under which address they reach \
+             this node"
+        ))),
+    }
+}
+
+/// Serves the peer port until told to stop.
+async fn serve(
+    listener: tokio::net::TcpListener,
+    service: PeerService,
+    extra: Routes,
+    mut stopped: watch::Receiver<bool>,
+    keepalive: Duration,
+) {
+    let service = PeerServer::new(service)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let served = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(keepalive))
+        .http2_keepalive_timeout(Some(keepalive))
+        .initial_stream_window_size(4 << 20)
+        .initial_connection_window_size(16 << 20)
+        .add_routes(extra.add_service(service))
+        .serve_with_incoming_shutdown(incoming, async move {
+            let _ = stopped.wait_for(|stopped| *stopped).await;
+        })
+        .await;
+    if let Err(error) = served {
+        tracing::error!(%error, "the peer listener ended");
+    }
+}
+
+/// Notices when openraft's core stops by itself.
+async fn watch_failures(inner: std::sync::Weak<Inner>) {
+    let Some(mut metrics) = inner.upgrade().map(|inner| inner.raft.metrics()) else { return };
+    loop {
+        let failed = metrics.borrow_and_update().running_state.as_ref().err().map(ToString::to_string);
+        let ended = metrics.changed().await.is_err();
+        if failed.is_some() || ended {
+            if let Some(inner) = inner.upgrade() {
+                inner.fail(failed.unwrap_or_else(|| "consensus ended".to_owned()));
+            }
+            return;
+        }
+    }
+}
+
+/// Notices when the cluster has removed this node.
+async fn watch_removal(inner: std::sync::Weak<Inner>) {
+    /// A removed leader still tells the others of its removal.
+    const LINGER: Duration = Duration::from_secs(1);
+    let Some((mut removed, membership)) =
+        inner.upgrade().map(|inner| (inner.shared.removed(), inner.membership.clone()))
+    else {
+        return;
+    };
+    tokio::select! {
+        applied = removed.wait_for(|removed| *removed) => if applied.is_err() { return },
+        () = membership.removed_elsewhere() => {}
+    }
+    tokio::time::sleep(LINGER).await;
+    if let Some(inner) = inner.upgrade() {
+        inner.shared.mark_removed();
+        inner.fail(
+            "the cluster has removed this node; to bring this machine back, empty its data directory, start it, and run \
+             `quorate cluster add`"
+                .to_owned(),
+        );
+    }
+}
+
+impl Inner {
+    fn fail(&self, reason: String) {
+        if self.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        self.failure.send_if_modified(|known| {
+            let news = known.is_none();
+            if news {
+                tracing::error!(node = self.identity.node_id, "this node must stop: {reason}");
+                *known = Some(reason);
+            }
+            news
+        });
+    }
+
+    async fn stop(&self) {
+        /// Streams of other nodes end with the core; others get this long.
+        const DRAIN: Duration = Duration::from_secs(1);
+        self.stopping.store(true, Ordering::Release);
+        for task in self.tasks.lock().drain(..) {
+            task.abort();
+        }
+        self.stop_serving.send_replace(true);
+        if let Err(error) = self.raft.shutdown().await {
+            tracing::warn!(%error, "stop the core");
+        }
+        let server = self.server.lock().take();
+        if let Some(mut server) = server
+            && tokio::time::timeout(DRAIN, &mut server).await.is_err()
+        {
+            server.abort();
+        }
+    }
+
+    fn status(&self) -> Status {
+        let metrics = self.raft.metrics().borrow_watched().clone();
+        let membership = &metrics.membership_config;
+        let own = self.identity.node_id;
+        let voters: Vec<u64> = membership.voter_ids().collect();
+        let known = members(membership);
+        let matched = |id: &u64| metrics.replication.as_ref().and_then(|all| all.get(id).copied().flatten());
+        let role = match metrics.state {
+            _ if *self.shared.removed().borrow() => Role::Removed,
+            ServerState::Leader => Role::Leader,
+            ServerState::Candidate => Role::Candidate,
+            ServerState::Follower => Role::Follower,
+            ServerState::Learner | ServerState::Shutdown if known.contains_key(&own) => Role::Learner,
+            ServerState::Learner | ServerState::Shutdown => Role::Waiting,
+        };
+        let (state_index, state_hash, cluster_time) = {
+            let broker = self.shared.broker.read();
+            (broker.index(), broker.state_hash(), broker.now())
+        };
+        Status {
+            cluster_id: self.identity.cluster(),
+            node_id: NodeId(own),
+            role,
+            term: metrics.current_term,
+            leader: describe(&self.raft, metrics.current_leader),
+            last_log_index: metrics.last_log_index.unwrap_or(0),
+            committed_index: metrics.local_committed.map_or(0, |id| id.index),
+            applied_index: self.shared.applied().map_or(0, |id| id.index),
+            snapshot_index: metrics.snapshot.map_or(0, |id| id.index),
+            purged_index: metrics.purged.map_or(0, |id| id.index),
+            state_index,
+            state_hash,
+            cluster_time,
+            log_bytes: self.store.log.log_bytes(0),
+            disk_bytes: self.disk_bytes.load(Ordering::Relaxed),
+            uptime: self.started.elapsed(),
+            members: known
+                .into_iter()
+                .map(|(id, member)| MemberStatus {
+                    node_id: NodeId(id),
+                    name: member.name,
+                    client_address: member.client_address,
+                    peer_address: member.peer_address,
+                    voter: voters.contains(&id),
+                    matched_index: matched(&id).map(|at| at.index),
+                    leader: metrics.current_leader == Some(id),
+                })
+                .collect(),
+            quorum_ack_age: metrics.last_quorum_acked.map(|at| at.elapsed()),
+        }
+    }
+
+    async fn find_content(&self, id: MessageId, bytes: u32) -> Result<Bytes, ContentError> {
+        let cached = self.entries.lock().get(id.index);
+        let entry = match cached {
+            Some(entry) => Some(entry),
+            None => match self.store.log.read_cached(id.index, id.index + 1, 0) {
+                Some(records) => records.first().map(|record| batch_of(id, record)).transpose()?,
+                None => None,
+            },
+        };
+        if let Some(entry) = entry {
+            return content_of(id, &entry);
+        }
+        let store = Arc::clone(&self.store);
+        let read = move || {
+            let storage = |source| ContentError::Storage { id, source };
+            let records = store.log.read(id.index, id.index + 1, 0).map_err(storage)?;
+            if let Some(record) = records.first() {
+                return Ok((Some(batch_of(id, record)?), None));
+            }
+            let content = store.contents.get(id.index, id.number, bytes as usize).map_err(storage)?;
+            Ok((None, content))
+        };
+        match tokio::task::spawn_blocking(read).await {
+            Ok(Ok((Some(entry), _))) => {
+                self.entries.lock().put(id.index, entry.clone());
+                content_of(id, &entry)
+            }
+            Ok(Ok((None, Some(content)))) => Ok(content),
+            Ok(Ok((None, None))) => Err(ContentError::Gone(id)),
+            Ok(Err(error)) => Err(error),
+            Err(error) => Err(ContentError::Damaged { id, problem: error.to_string() }),
+        }
+    }
+}
+
+fn batch_of(id: MessageId, record: &quorate_storage::Record) -> Result<Bytes, ContentError> {
+    let entry = entry_of(record).map_err(|e| ContentError::Damaged { id, problem: e.to_string() })?;
+    match entry.payload {
+        EntryPayload::Normal(Batch(bytes)) => Ok(bytes),
+        EntryPayload::Blank | EntryPayload::Membership(_) => {
+            Err(ContentError::Damaged { id, problem: "its entry holds no messages".to_owned() })
+        }
+    }
+}
+
+fn content_of(id: MessageId, entry: &Bytes) -> Result<Bytes, ContentError> {
+    batch::content(entry, id.number).map_err(|e| ContentError::Damaged { id, problem: e.to_string() })
+}
+
+/// The last few entries that were read from disk: the messages of one entry
+/// are often delivered one after the other.
+#[derive(Default)]
+struct Entries {
+    recent: VecDeque<(u64, Bytes)>,
+    bytes: usize,
+}
+
+impl Entries {
+    const BYTES_MAX: usize = 32 << 20;
+    const COUNT_MAX: usize = 64;
+
+    fn get(&mut self, index: u64) -> Option<Bytes> {
+        let at = self.recent.iter().position(|(known, _)| *known == index)?;
+        let entry = self.recent.remove(at)?;
+        let bytes = entry.1.clone();
+        self.recent.push_back(entry);
+        Some(bytes)
+    }
+
+    fn put(&mut self, index: u64, entry: Bytes) {
+        if self.recent.iter().any(|(known, _)| *known == index) {
+            return;
+        }
+        self.bytes += entry.len();
+        self.recent.push_back((index, entry));
+        while self.recent.len() > Self::COUNT_MAX || (self.bytes > Self::BYTES_MAX && self.recent.len() > 1) {
+            let Some((_, oldest)) = self.recent.pop_front() else { return };
+            self.bytes -= oldest.len();
+        }
+    }
+}

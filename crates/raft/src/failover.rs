@@ -1,0 +1,98 @@
+//! A quicker election when the leader is plainly dead.
+//!
+//! By itself a follower waits for the lease and a random time on top. But when
+//! the leader's process dies, the kernel closes its connections at once and
+//! refuses new ones. So: if an append stream breaks, this node dials the leader,
+//! and if that is refused it asks its peers for a pre-vote as soon as the lease
+//! has run out. A wrong guess costs a pre-vote round that everybody declines; a
+//! frozen or cut-off leader is still found by the timeout.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::async_runtime::WatchReceiver as _;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::network::pool::Pool;
+use crate::types::Raft;
+
+/// When this node last heard from a leader, and whether its stream broke.
+pub(crate) struct Contact {
+    last: Mutex<Option<(u64, Instant)>>,
+    broken: Mutex<Option<u64>>,
+    wake: Notify,
+}
+
+impl Contact {
+    pub(crate) fn new() -> Self {
+        Self { last: Mutex::default(), broken: Mutex::default(), wake: Notify::new() }
+    }
+
+    /// A request of a leader arrived.
+    pub(crate) fn heard(&self, leader: u64) {
+        *self.last.lock() = Some((leader, Instant::now()));
+    }
+
+    /// An append stream of a leader broke.
+    pub(crate) fn lost(&self, leader: u64) {
+        *self.broken.lock() = Some(leader);
+        self.wake.notify_one();
+    }
+
+    fn heard_at(&self, leader: u64) -> Option<Instant> {
+        self.last.lock().filter(|(who, _)| *who == leader).map(|(_, at)| at)
+    }
+}
+
+/// Most rounds for one dead leader, before the ordinary timeout takes over.
+const ROUNDS: u32 = 8;
+
+/// Watches for broken streams until the node stops.
+pub(crate) async fn run(raft: Raft, contact: Arc<Contact>, pool: Pool, config: Config) {
+    loop {
+        contact.wake.notified().await;
+        let Some(leader) = contact.broken.lock().take() else { continue };
+        campaign(&raft, &contact, &pool, &config, leader).await;
+    }
+}
+
+async fn campaign(raft: &Raft, contact: &Contact, pool: &Pool, config: &Config, leader: u64) {
+    for round in 0..ROUNDS {
+        let address = {
+            let metrics = raft.server_metrics();
+            let metrics = metrics.borrow_watched();
+            if metrics.current_leader != Some(leader) {
+                return;
+            }
+            metrics.membership_config.membership().get_node(&leader).map(|node| node.peer_address.clone())
+        };
+        let Some(address) = address else { return };
+        if !is_refused(&pool.dial(Some(leader), &address), config.heartbeat).await {
+            return;
+        }
+        if round == 0 {
+            tracing::info!(leader, "the leader's port refuses connections: standing for election early");
+        }
+        // Another stream of a new leader, or of this one come back, moves this on.
+        let heard = contact.heard_at(leader).unwrap_or_else(Instant::now);
+        let lease_end = heard + config.election_timeout_max + Duration::from_millis(2);
+        tokio::time::sleep_until(lease_end).await;
+        if raft.trigger().elect(true).await.is_err() {
+            return;
+        }
+        // Time for two round trips and the flushes between, apart for each node.
+        let jitter = rand::random_range(0..=config.heartbeat.as_millis() as u64);
+        tokio::time::sleep(config.heartbeat + Duration::from_millis(jitter)).await;
+    }
+}
+
+/// True only if somebody answered that nobody listens there.
+async fn is_refused(address: &str, limit: Duration) -> bool {
+    match tokio::time::timeout(limit, tokio::net::TcpStream::connect(address)).await {
+        Ok(Err(error)) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+        Ok(Ok(_)) | Err(_) => false,
+    }
+}

@@ -1,0 +1,12 @@
+//! Raft over gRPC: one peer port per node, every request with an envelope that
+//! says which cluster, which sender and which receiver it is of.
+//!
+//! - [`client`]: openraft's `Net*` traits and its network factory;
+//! - [`server`]: the `Peer` service, which calls into openraft;
+//! - [`convert`]: messages, both ways;
+//! - [`pool`]: connections.
+
+pub(crate) mod client;
+pub(crate) mod convert;
+pub(crate) mod pool;
+pub(crate) mod server;

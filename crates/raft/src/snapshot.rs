@@ -1,0 +1,539 @@
+//! Snapshots: the state at one index on disk, and the contents it refers to.
+//!
+//! A snapshot is an image of the broker, in a place of its own, named by a
+//! pointer in the log's database; and the contents of its messages, which are
+//! copied out of the log so that the log can be purged. The order of steps
+//! makes a crash at any point harmless:
+//!
+//! - *build*: flush the log past the index; copy and flush the contents that
+//!   are alive and that no earlier snapshot has copied; write the image; set
+//!   the pointer. Only then remove contents that the image no longer needs.
+//! - *receive*: note that a sweep is due; write image and contents, checking
+//!   lengths and hashes; set the pointer; replace the state; sweep.
+//!
+//! A crash leaves contents that nobody refers to, never a reference without its
+//! content. The storage notes an unclean stop, and the first restore after it
+//! sweeps.
+//!
+//! Contents dropped between two snapshots stay until the later one is durable:
+//! a restart begins at the image before, which still refers to them.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use openraft::RaftSnapshotBuilder;
+use openraft::Snapshot;
+use openraft::EntryPayload;
+use quorate_core::effect::Effect;
+use quorate_core::ids::MessageId;
+use quorate_core::{Broker, batch};
+use quorate_proto::internal as wire;
+use quorate_storage::{SnapshotInfo, SnapshotWriter, StorageError, Store};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::codec;
+use crate::identity::Identity;
+use crate::log_store::entry_of;
+use crate::network::convert;
+use crate::state_machine::Shared;
+use crate::types::{Batch, LeaderId, Member, Raft, SnapshotMeta, TypeConfig, Vote};
+
+type RaftSnapshot = Snapshot<LeaderId, u64, Member, SnapshotData>;
+
+/// What openraft passes around as a snapshot: a handle.
+pub enum SnapshotData {
+    /// An image that a store's pointer names, or did until just now.
+    Stored(Arc<Store>, SnapshotInfo),
+    /// One that arrived whole, is written and read back into a state, and waits
+    /// for its pointer.
+    Received(Box<Received>),
+}
+
+/// See [`SnapshotData::Received`].
+pub struct Received {
+    broker: Broker,
+    writer: SnapshotWriter,
+}
+
+// ------------------------------------------------------------------ contents
+
+/// Which stored contents are no longer referred to.
+#[derive(Default)]
+pub(crate) struct Upkeep {
+    /// Index of the newest view that was taken for a snapshot: contents up to it
+    /// are in the contents database, or about to be.
+    pub(crate) viewed: u64,
+    /// Contents of unknown origin may be stored, with any index.
+    strays: bool,
+    /// Dropped by which entry, and which.
+    dropped: Vec<(u64, MessageId)>,
+}
+
+impl Upkeep {
+    /// Remembers what an entry dropped, if it may be stored.
+    pub(crate) fn note(&mut self, index: u64, effects: &[Effect]) {
+        for effect in effects {
+            if let Effect::ContentDropped { id } = effect
+                && (id.index <= self.viewed || self.strays)
+            {
+                self.dropped.push((index, *id));
+            }
+        }
+    }
+
+    /// The state was replaced by that of a snapshot at `index`.
+    pub(crate) fn reset(&mut self, index: u64) {
+        self.viewed = index;
+        self.dropped.clear();
+    }
+
+    /// Takes what entries up to `index` dropped.
+    fn take(&mut self, index: u64) -> Vec<MessageId> {
+        let later = self.dropped.split_off(self.dropped.partition_point(|(at, _)| *at <= index));
+        std::mem::replace(&mut self.dropped, later).into_iter().map(|(_, id)| id).collect()
+    }
+}
+
+/// Removes contents that nothing refers to.
+fn remove(store: &Store, mut ids: Vec<MessageId>) -> Result<(), StorageError> {
+    ids.sort_unstable();
+    for id in ids {
+        // Its length is known only to itself.
+        let found = store.contents.range((id.index, id.number)).next().transpose()?;
+        if let Some(content) = found.filter(|c| (c.index, c.number) == (id.index, id.number)) {
+            let one = (content.index, content.number, content.bytes.len());
+            store.contents.remove_all(&mut std::iter::once(one))?;
+        }
+    }
+    Ok(())
+}
+
+/// Names of the contents that a state refers to, in order.
+fn live(view: &quorate_core::Snapshot) -> Vec<(u64, u32)> {
+    let mut live: Vec<_> = view.contents().map(|(id, _)| (id.index, id.number)).collect();
+    live.sort_unstable();
+    live.dedup();
+    live
+}
+
+/// Copies contents of log entries after `covered` into the contents database.
+fn copy_contents(store: &Store, view: &quorate_core::Snapshot, covered: u64) -> io::Result<()> {
+    const READ_BYTES: usize = 4 << 20;
+    let ids: Vec<_> = live(view).into_iter().filter(|(index, _)| *index > covered).collect();
+    let mut records = Vec::new().into_iter();
+    let mut entry: Option<(u64, Bytes)> = None;
+    let mut failed = None;
+    let mut found = ids.iter().map_while(|&(index, number)| {
+        let content = (|| {
+            while entry.as_ref().is_none_or(|(at, _)| *at < index) {
+                let record = match records.next() {
+                    Some(record) => record,
+                    None => {
+                        records = store.log.read(index, u64::MAX, READ_BYTES).map_err(io::Error::other)?.into_iter();
+                        records.next().ok_or_else(|| missing(index))?
+                    }
+                };
+                if record.index >= index {
+                    let EntryPayload::Normal(Batch(bytes)) = entry_of(&record)?.payload else {
+                        return Err(missing(index));
+                    };
+                    entry = Some((record.index, bytes));
+                }
+            }
+            match &entry {
+                Some((at, bytes)) if *at == index => batch::content(bytes, number).map_err(io::Error::other),
+                _ => Err(missing(index)),
+            }
+        })();
+        match content {
+            Ok(content) => Some((index, number, content)),
+            Err(error) => {
+                failed = Some(error);
+                None
+            }
+        }
+    });
+    store.contents.put_all(&mut found).map_err(io::Error::other)?;
+    drop(found);
+    match failed {
+        Some(error) => Err(error),
+        None => store.contents.flush().map_err(io::Error::other),
+    }
+}
+
+fn missing(index: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("entry {index} holds contents and is not in the log"))
+}
+
+// -------------------------------------------------------------------- building
+
+/// Writes one snapshot in the background.
+pub struct Builder {
+    shared: Arc<Shared>,
+    work: Option<(quorate_core::Snapshot, SnapshotMeta)>,
+}
+
+impl Builder {
+    pub(crate) fn new(shared: Arc<Shared>, view: quorate_core::Snapshot, meta: SnapshotMeta) -> Self {
+        Self { shared, work: Some((view, meta)) }
+    }
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotData;
+
+    async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
+        let shared = Arc::clone(&self.shared);
+        let (view, meta) = self.work.take().ok_or_else(|| io::Error::other("a builder builds once"))?;
+        tokio::task::spawn_blocking(move || build(&shared, &view, meta)).await.map_err(io::Error::other)?
+    }
+}
+
+fn build(shared: &Shared, view: &quorate_core::Snapshot, meta: SnapshotMeta) -> io::Result<RaftSnapshot> {
+    let _maintenance = shared.maintenance.lock();
+    let store = &shared.store;
+    let index = meta.last_log_id.map_or(0, |id| id.index);
+    let covered = shared.snapshot_index.load(Ordering::Acquire);
+    if let Some(newer) = current(shared)?.filter(|newer| newer.meta.last_log_id >= meta.last_log_id) {
+        return Ok(newer);
+    }
+
+    let started = std::time::Instant::now();
+    store.log.flush().map_err(io::Error::other)?;
+    copy_contents(store, view, covered)?;
+    let mut writer = store.snapshots.create().map_err(io::Error::other)?;
+    view.write(&mut |piece: &[u8]| writer.write(piece)).map_err(io::Error::other)?;
+    let info = writer.finish(codec::encode_snapshot_meta(&meta).into()).map_err(io::Error::other)?;
+    shared.snapshot_index.store(index, Ordering::Release);
+    tracing::info!(index, bytes = info.bytes, took = ?started.elapsed(), "snapshot written");
+
+    let dropped = shared.upkeep.lock().take(index);
+    remove(store, dropped).map_err(io::Error::other)?;
+    Ok(Snapshot { meta, snapshot: SnapshotData::Stored(Arc::clone(store), info) })
+}
+
+/// The snapshot on disk.
+pub(crate) fn current(shared: &Shared) -> io::Result<Option<RaftSnapshot>> {
+    let Some(current) = shared.store.snapshots.current() else { return Ok(None) };
+    let meta = codec::decode_snapshot_meta(&current.meta)?;
+    Ok(Some(Snapshot { meta, snapshot: SnapshotData::Stored(Arc::clone(&shared.store), current) }))
+}
+
+// ------------------------------------------------------------------ installing
+
+/// Makes a snapshot the state: the stored one after a start, or a received one.
+pub(crate) fn install(shared: &Arc<Shared>, meta: &SnapshotMeta, data: SnapshotData) -> io::Result<()> {
+    let _maintenance = shared.maintenance.lock();
+    let index = meta.last_log_id.map_or(0, |id| id.index);
+    let (broker, received) = match data {
+        SnapshotData::Stored(store, info) if Arc::ptr_eq(&store, &shared.store) => {
+            (restore(&store, &info, None)?, false)
+        }
+        SnapshotData::Stored(elsewhere, info) => {
+            let mut writer = shared.store.snapshots.create().map_err(io::Error::other)?;
+            let broker = restore(&elsewhere, &info, Some(&mut writer))?;
+            writer.finish(codec::encode_snapshot_meta(meta).into()).map_err(io::Error::other)?;
+            (broker, true)
+        }
+        SnapshotData::Received(received) => {
+            let Received { broker, writer } = *received;
+            writer.finish(codec::encode_snapshot_meta(meta).into()).map_err(io::Error::other)?;
+            (broker, true)
+        }
+    };
+    let view = broker.snapshot();
+    shared.replace(broker, meta);
+    tracing::info!(index, received, "state restored from a snapshot");
+
+    if received || shared.store.contents.sweep_pending().map_err(io::Error::other)? {
+        let shared = Arc::clone(shared);
+        // Long, if there are many contents; builds wait for it.
+        std::thread::Builder::new()
+            .name("content-sweep".to_owned())
+            .spawn(move || sweep(&shared, &view, index))?;
+    }
+    Ok(())
+}
+
+/// Removes stored contents that the state at `index` does not refer to.
+fn sweep(shared: &Shared, view: &quorate_core::Snapshot, index: u64) {
+    let _maintenance = shared.maintenance.lock();
+    if shared.snapshot_index.load(Ordering::Acquire) != index {
+        return; // another snapshot came in between, and does its own
+    }
+    match shared.store.contents.retain(&mut live(view).into_iter(), index) {
+        Ok(removed) => tracing::info!(index, removed, "contents swept"),
+        // A failed write has stopped the store; whoever watches it stops the node.
+        Err(error) => tracing::error!(%error, "sweep of contents"),
+    }
+}
+
+fn restore(store: &Store, info: &SnapshotInfo, mut copy: Option<&mut SnapshotWriter>) -> io::Result<Broker> {
+    let pieces = store.snapshots.read(info).map_err(io::Error::other)?.map(|piece| {
+        let piece = piece?;
+        if let Some(writer) = copy.as_deref_mut() {
+            writer.write(&piece)?;
+        }
+        Ok::<Bytes, StorageError>(piece)
+    });
+    Broker::restore(pieces).map_err(io::Error::other)
+}
+
+// --------------------------------------------------------------------- sending
+
+/// Bytes of image or contents in one frame, unless one content is larger.
+const FRAME_BYTES: usize = 1 << 20;
+/// Frames read ahead of the network.
+const FRAMES_AHEAD: usize = 4;
+
+/// The frames of a snapshot, read as fast as they are taken; and a counter that
+/// moves with each, and closes when all are out.
+pub(crate) fn send(
+    begin: wire::SnapshotBegin,
+    data: SnapshotData,
+) -> (ReceiverStream<wire::SnapshotFrame>, watch::Receiver<u64>) {
+    let (frames, stream) = mpsc::channel(FRAMES_AHEAD);
+    let (moved, progress) = watch::channel(0);
+    tokio::task::spawn_blocking(move || {
+        if let SnapshotData::Stored(store, info) = data
+            && let Err(error) = send_all(begin, &store, &info, &frames, &moved)
+        {
+            // The stream ends early, and the receiver refuses what it has.
+            tracing::warn!(%error, "read a snapshot to send it");
+        }
+    });
+    (ReceiverStream::new(stream), progress)
+}
+
+fn send_all(
+    begin: wire::SnapshotBegin,
+    store: &Store,
+    info: &SnapshotInfo,
+    frames: &mpsc::Sender<wire::SnapshotFrame>,
+    moved: &watch::Sender<u64>,
+) -> io::Result<()> {
+    use wire::snapshot_frame::Frame;
+    let meta = codec::decode_snapshot_meta(&begin.meta)?;
+    let index = meta.last_log_id.map_or(0, |id| id.index);
+    // False when nobody reads any more.
+    let put = |frame| {
+        moved.send_modify(|count| *count += 1);
+        frames.blocking_send(wire::SnapshotFrame { frame: Some(frame) }).is_ok()
+    };
+    if !put(Frame::Begin(begin)) {
+        return Ok(());
+    }
+
+    let mut sums = Sums::default();
+    let mut image = Vec::with_capacity(FRAME_BYTES);
+    for piece in store.snapshots.read(info).map_err(io::Error::other)? {
+        image.extend_from_slice(&piece.map_err(io::Error::other)?);
+        if image.len() >= FRAME_BYTES {
+            let image = Bytes::from(std::mem::replace(&mut image, Vec::with_capacity(FRAME_BYTES)));
+            sums.image(&image);
+            if !put(Frame::Image(image)) {
+                return Ok(());
+            }
+        }
+    }
+    let image = Bytes::from(image);
+    sums.image(&image);
+    if !put(Frame::Image(image)) {
+        return Ok(());
+    }
+
+    // All that is stored up to the index: what the image refers to, and perhaps
+    // some that it does not any more, which the receiver sweeps.
+    let mut contents = Vec::new();
+    let mut bytes = 0;
+    for content in store.contents.range((0, 0)) {
+        let content = content.map_err(io::Error::other)?;
+        if content.index > index {
+            break;
+        }
+        let content = wire::Content { index: content.index, number: content.number, bytes: content.bytes };
+        sums.content(&content);
+        bytes += content.bytes.len();
+        contents.push(content);
+        if bytes >= FRAME_BYTES {
+            bytes = 0;
+            let contents = std::mem::take(&mut contents);
+            if !put(Frame::Contents(wire::SnapshotContents { contents })) {
+                return Ok(());
+            }
+        }
+    }
+    if !contents.is_empty() && !put(Frame::Contents(wire::SnapshotContents { contents })) {
+        return Ok(());
+    }
+    put(Frame::End(sums.end()));
+    Ok(())
+}
+
+/// Lengths and hashes of what went over the wire.
+#[derive(Default)]
+struct Sums {
+    image_bytes: u64,
+    image: Xxh3,
+    content_count: u64,
+    contents: Xxh3,
+}
+
+impl Sums {
+    fn image(&mut self, piece: &[u8]) {
+        self.image_bytes += piece.len() as u64;
+        self.image.update(piece);
+    }
+
+    fn content(&mut self, content: &wire::Content) {
+        self.content_count += 1;
+        self.contents.update(&content.index.to_le_bytes());
+        self.contents.update(&content.number.to_le_bytes());
+        self.contents.update(&(content.bytes.len() as u64).to_le_bytes());
+        self.contents.update(&content.bytes);
+    }
+
+    fn end(&self) -> wire::SnapshotEnd {
+        wire::SnapshotEnd {
+            image_bytes: self.image_bytes,
+            image_hash: self.image.digest(),
+            content_count: self.content_count,
+            content_hash: self.contents.digest(),
+        }
+    }
+}
+
+// ------------------------------------------------------------------- receiving
+
+/// Takes snapshots from a leader, one at a time.
+#[derive(Clone)]
+pub(crate) struct Receiver {
+    shared: Arc<Shared>,
+    busy: Arc<tokio::sync::Mutex<()>>,
+    stall: std::time::Duration,
+}
+
+impl Receiver {
+    pub(crate) fn new(shared: Arc<Shared>, stall: std::time::Duration) -> Self {
+        Self { shared, busy: Arc::default(), stall }
+    }
+
+    /// Receives, checks and installs one snapshot. Answers this node's vote.
+    pub(crate) async fn receive(
+        &self,
+        identity: &Identity,
+        raft: &Raft,
+        mut frames: tonic::Streaming<wire::SnapshotFrame>,
+    ) -> Result<Vote, Status> {
+        use wire::snapshot_frame::Frame;
+        let Some(Frame::Begin(begin)) = self.next(&mut frames).await? else {
+            return Err(Status::invalid_argument("a snapshot begins with its meta"));
+        };
+        identity.admit(begin.envelope.as_ref()).await?;
+        let vote = convert::vote_back(begin.vote.as_ref())?;
+        let meta = codec::decode_snapshot_meta(&begin.meta)?;
+        let Some(last) = meta.last_log_id else {
+            return Err(Status::invalid_argument("a snapshot of nothing"));
+        };
+        if last.leader_id > vote.leader_id {
+            return Err(Status::invalid_argument("a snapshot that is ahead of its leader"));
+        }
+        let Ok(_one_at_a_time) = self.busy.try_lock() else {
+            return Err(Status::unavailable("another snapshot is being received"));
+        };
+
+        let (pieces, work) = mpsc::channel(FRAMES_AHEAD);
+        let shared = Arc::clone(&self.shared);
+        let stored = tokio::task::spawn_blocking(move || store_all(&shared, work));
+        loop {
+            let Some(frame) = self.next(&mut frames).await? else {
+                return Err(Status::invalid_argument("the snapshot ends before its end"));
+            };
+            let ended = matches!(frame, Frame::End(_));
+            if pieces.send(frame).await.is_err() || ended {
+                break;
+            }
+        }
+        drop(pieces);
+        let received = stored.await.map_err(|error| Status::internal(error.to_string()))?;
+        let received = received.map_err(|error| {
+            tracing::warn!(%error, index = last.index, "a snapshot was received and not accepted");
+            Status::data_loss(error.to_string())
+        })?;
+        let data = SnapshotData::Received(Box::new(received));
+        let response = raft
+            .install_full_snapshot(vote, Snapshot { meta, snapshot: data })
+            .await
+            .map_err(|error| Status::unavailable(format!("this node has stopped: {error}")))?;
+        Ok(response.vote)
+    }
+
+    async fn next(
+        &self,
+        frames: &mut tonic::Streaming<wire::SnapshotFrame>,
+    ) -> Result<Option<wire::snapshot_frame::Frame>, Status> {
+        let frame = tokio::time::timeout(self.stall, frames.message())
+            .await
+            .map_err(|_| Status::deadline_exceeded("the snapshot's sender fell silent"))??;
+        Ok(frame.and_then(|frame| frame.frame))
+    }
+}
+
+/// Writes frames as they come, and builds the state that they describe.
+fn store_all(
+    shared: &Shared,
+    mut frames: mpsc::Receiver<wire::snapshot_frame::Frame>,
+) -> io::Result<Received> {
+    use wire::snapshot_frame::Frame;
+    let store = &shared.store;
+    shared.upkeep.lock().strays = true;
+    store.contents.mark_sweep_pending().map_err(io::Error::other)?;
+    let mut writer = store.snapshots.create().map_err(io::Error::other)?;
+
+    let mut sums = Sums::default();
+    let mut end = None;
+    let mut take_contents = |frame, sums: &mut Sums| -> io::Result<()> {
+        match frame {
+            Frame::Contents(contents) => {
+                contents.contents.iter().for_each(|content| sums.content(content));
+                let mut items = contents.contents.into_iter().map(|c| (c.index, c.number, c.bytes));
+                store.contents.put_all(&mut items).map(drop).map_err(io::Error::other)
+            }
+            Frame::End(sent) => {
+                end = Some(sent);
+                Ok(())
+            }
+            Frame::Begin(_) | Frame::Image(_) => Err(io::Error::other("a frame out of place")),
+        }
+    };
+
+    // The image comes first; the broker is built out of it while it is written.
+    let mut after = None;
+    let pieces = std::iter::from_fn(|| match frames.blocking_recv() {
+        Some(Frame::Image(piece)) => {
+            sums.image(&piece);
+            Some(writer.write(&piece).map(|()| piece))
+        }
+        other => {
+            after = other;
+            None
+        }
+    });
+    let broker = Broker::restore(pieces).map_err(io::Error::other)?;
+    if let Some(frame) = after {
+        take_contents(frame, &mut sums)?;
+    }
+    while let Some(frame) = frames.blocking_recv() {
+        take_contents(frame, &mut sums)?;
+    }
+    if end.as_ref() != Some(&sums.end()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "what arrived is not what was sent"));
+    }
+    store.contents.flush().map_err(io::Error::other)?;
+    Ok(Received { broker, writer })
+}

@@ -1,0 +1,225 @@
+//! [`StateMachine`]: openraft's state machine over [`quorate_core::Broker`].
+//!
+//! The state lives in memory. What makes it durable is the log, and snapshots
+//! of it: on start openraft installs the last snapshot and applies the log
+//! after it again, up to the last known committed entry.
+//!
+//! Apply takes the entries in order: decode the batch, change the state under
+//! the write lock, answer the proposer, hand the effects to the [`Observer`].
+//! It reads no clock and no disk. An entry that cannot be decoded, or that
+//! breaks the broker's invariants, stops the node.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::{Stream, TryStreamExt as _};
+use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::{EntryPayload, OptionalSend, Snapshot};
+use parking_lot::{Mutex, RwLock};
+use quorate_core::batch;
+use quorate_core::effect::Effect;
+use quorate_core::ids::Timestamp;
+use quorate_core::{Applied, Broker};
+use quorate_storage::Store;
+use tokio::sync::{Notify, watch};
+
+use crate::snapshot::{self, Builder, SnapshotData, Upkeep};
+use crate::types::{Answer, Batch, LeaderId, LogId, Member, SnapshotMeta, StoredMembership, TypeConfig};
+
+/// Is told what the state machine does, in log order, also for entries that are
+/// applied again after a restart. Called by the task that applies: must not
+/// block, and should return at once.
+pub trait Observer: Send + Sync + 'static {
+    /// An entry was applied; `at` is cluster time after it.
+    fn applied(&self, index: u64, at: Timestamp, effects: Vec<Effect>);
+    /// The state was replaced by a snapshot: effects of the entries that it
+    /// covers and that were not applied here will not come.
+    fn restored(&self);
+}
+
+/// The state machine. Cheap to clone.
+#[derive(Clone)]
+pub struct StateMachine {
+    shared: Arc<Shared>,
+}
+
+/// What the state machine, the snapshots and readers have in common.
+pub(crate) struct Shared {
+    pub(crate) node_id: u64,
+    pub(crate) store: Arc<Store>,
+    pub(crate) broker: RwLock<Broker>,
+    position: Mutex<Position>,
+    observer: Arc<dyn Observer>,
+    pub(crate) upkeep: Mutex<Upkeep>,
+    /// Held while contents or the snapshot pointer are being changed, on a
+    /// thread that may block.
+    pub(crate) maintenance: Mutex<()>,
+    /// Last entry covered by the snapshot on disk; 0 if there is none.
+    pub(crate) snapshot_index: AtomicU64,
+    /// Woken when the log has grown.
+    pub(crate) grown: Notify,
+    /// True once a membership without this node was applied.
+    removed: watch::Sender<bool>,
+}
+
+/// How far the state is, in openraft's terms.
+#[derive(Clone, Default)]
+struct Position {
+    applied: Option<LogId>,
+    membership: StoredMembership,
+}
+
+impl StateMachine {
+    /// An empty state over an open store.
+    #[must_use]
+    pub fn new(node_id: u64, store: Arc<Store>, observer: Arc<dyn Observer>) -> Self {
+        let shared = Shared {
+            node_id,
+            store,
+            broker: RwLock::new(Broker::new()),
+            position: Mutex::default(),
+            observer,
+            upkeep: Mutex::default(),
+            maintenance: Mutex::new(()),
+            snapshot_index: AtomicU64::new(0),
+            grown: Notify::new(),
+            removed: watch::Sender::new(false),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+}
+
+impl Shared {
+    pub(crate) fn applied(&self) -> Option<LogId> {
+        self.position.lock().applied
+    }
+
+    pub(crate) fn removed(&self) -> watch::Receiver<bool> {
+        self.removed.subscribe()
+    }
+
+    pub(crate) fn mark_removed(&self) {
+        self.removed.send_replace(true);
+    }
+
+    /// The view that the next snapshot is written of, and its meta. Later drops
+    /// of contents that it names are remembered from here on.
+    fn view(&self) -> (quorate_core::Snapshot, SnapshotMeta) {
+        let position = self.position.lock().clone();
+        let view = self.broker.read().snapshot();
+        self.upkeep.lock().viewed = position.applied.map_or(0, |id| id.index);
+        (view, SnapshotMeta { last_log_id: position.applied, last_membership: position.membership })
+    }
+
+    /// Replaces the state.
+    pub(crate) fn replace(&self, broker: Broker, meta: &SnapshotMeta) {
+        let index = meta.last_log_id.map_or(0, |id| id.index);
+        // The old state goes after the lock: dropping millions of messages takes time.
+        let old = std::mem::replace(&mut *self.broker.write(), broker);
+        *self.position.lock() =
+            Position { applied: meta.last_log_id, membership: meta.last_membership.clone() };
+        self.upkeep.lock().reset(index);
+        self.snapshot_index.store(index, Ordering::Release);
+        self.observer.restored();
+        drop(old);
+    }
+
+    fn apply_batch(&self, id: LogId, bytes: bytes::Bytes) -> io::Result<Applied> {
+        let unreadable = |error| io::Error::new(io::ErrorKind::InvalidData, format!("entry {id}: {error}"));
+        let batch = batch::Batch::decode(bytes).map_err(unreadable)?;
+        let (meta, lengths) = (batch.meta(id.index), batch.content_lengths());
+        catch_unwind(AssertUnwindSafe(|| self.broker.write().apply(meta, &batch.requests, &lengths)))
+            .map_err(|panic| io::Error::other(format!("applying entry {id}: {}", panic_text(&*panic))))
+    }
+
+    fn take_membership(&self, id: LogId, membership: crate::types::Membership) {
+        let mut position = self.position.lock();
+        let before = position.membership.membership().get_node(&self.node_id).is_some();
+        let after = membership.get_node(&self.node_id).is_some();
+        position.membership = StoredMembership::new(Some(id), membership);
+        if before && !after {
+            self.removed.send_replace(true);
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("panicked")
+}
+
+impl RaftStateMachine<TypeConfig> for StateMachine {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        let position = self.shared.position.lock().clone();
+        Ok((position.applied, position.membership))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
+    where
+        Strm: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + OptionalSend,
+    {
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let id = entry.log_id;
+            let mut effects = None;
+            let answer = match entry.payload {
+                EntryPayload::Blank => Answer::default(),
+                EntryPayload::Membership(membership) => {
+                    self.shared.take_membership(id, membership);
+                    Answer::default()
+                }
+                EntryPayload::Normal(Batch(bytes)) => {
+                    let applied = self.shared.apply_batch(id, bytes)?;
+                    self.shared.upkeep.lock().note(id.index, &applied.effects);
+                    effects = Some(applied.effects);
+                    Answer { outcomes: applied.outcomes }
+                }
+            };
+            self.shared.position.lock().applied = Some(id);
+            if let Some(responder) = responder {
+                responder.send(answer);
+            }
+            if let Some(effects) = effects {
+                let now = self.shared.broker.read().now();
+                self.shared.observer.applied(id.index, now, effects);
+            }
+        }
+        self.shared.grown.notify_one();
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        let (view, meta) = self.shared.view();
+        Builder::new(self.shared(), view, meta)
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: SnapshotData) -> io::Result<()> {
+        let (shared, meta) = (self.shared(), meta.clone());
+        tokio::task::spawn_blocking(move || snapshot::install(&shared, &meta, data))
+            .await
+            .map_err(io::Error::other)?
+    }
+
+    async fn get_current_snapshot(
+        &mut self,
+    ) -> io::Result<Option<Snapshot<LeaderId, u64, Member, SnapshotData>>> {
+        snapshot::current(&self.shared)
+    }
+}
+
+/// Members by id, as a map: openraft hands them out one by one.
+pub(crate) fn members(membership: &StoredMembership) -> BTreeMap<u64, Member> {
+    membership.membership().nodes().map(|(id, member)| (*id, member.clone())).collect()
+}
