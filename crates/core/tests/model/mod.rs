@@ -21,16 +21,16 @@ const SESSION_GRACE: u64 = 10_000;
 const CLIENT_TTL: u64 = 600_000;
 
 #[derive(Default)]
-pub struct Model {
+pub(crate) struct Model {
     index: u64,
     now: u64,
     grants: u64,
     epochs: u64,
     turns: u64,
     uses: u64,
-    pub queues: Vec<Queue>,
-    pub messages: Vec<Message>,
-    pub sessions: Vec<Session>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) sessions: Vec<Session>,
     consumers: Vec<Consumer>,
     waiters: Vec<Waiter>,
     clients: Vec<Client>,
@@ -38,8 +38,8 @@ pub struct Model {
     effects: Vec<Effect>,
 }
 
-pub struct Queue {
-    pub name: QueueName,
+pub(crate) struct Queue {
+    pub(crate) name: QueueName,
     id: QueueId,
     settings: Settings,
     entered: u64,
@@ -47,7 +47,7 @@ pub struct Queue {
 }
 
 #[derive(Clone)]
-pub struct Message {
+pub(crate) struct Message {
     queue: QueueId,
     position: u64,
     id: MessageId,
@@ -74,11 +74,11 @@ enum State {
     Dead,
 }
 
-pub struct Session {
-    pub id: SessionId,
-    pub node: NodeId,
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) node: NodeId,
     incarnation: Incarnation,
-    pub epoch: u64,
+    pub(crate) epoch: u64,
     orphaned_until: Option<u64>,
 }
 
@@ -116,7 +116,13 @@ enum Due {
 }
 
 impl Model {
-    pub fn apply(&mut self, index: u64, at: Timestamp, requests: &[Request], contents: &[u32]) -> Applied {
+    pub(crate) fn apply(
+        &mut self,
+        index: u64,
+        at: Timestamp,
+        requests: &[Request],
+        contents: &[u32],
+    ) -> Applied {
         self.index = index;
         self.now = self.now.max(at.0);
         while let Some(due) = self.first_due() {
@@ -150,7 +156,7 @@ impl Model {
         }
     }
 
-    pub fn next_deadline(&self) -> Option<u64> {
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
         let clients = self.clients.iter().map(|client| client.used_at + CLIENT_TTL);
         self.deadlines()
             .into_iter()
@@ -159,7 +165,7 @@ impl Model {
             .min()
     }
 
-    pub fn counts(&self, queue: &Queue) -> QueueCounts {
+    pub(crate) fn counts(&self, queue: &Queue) -> QueueCounts {
         let mut counts = queue.gone;
         for message in self.messages.iter().filter(|m| m.queue == queue.id) {
             match message.state {
@@ -176,7 +182,7 @@ impl Model {
     }
 
     /// Of each consumer of a session: id, credit, leases of its queue.
-    pub fn consumers_of(&self, session: SessionId) -> Vec<(ConsumerId, u32, u32)> {
+    pub(crate) fn consumers_of(&self, session: SessionId) -> Vec<(ConsumerId, u32, u32)> {
         let consumers = self.consumers.iter().filter(|c| c.session == session);
         let mut consumers: Vec<_> = consumers.map(|c| (c.id, c.credit, self.in_flight(c))).collect();
         consumers.sort();
