@@ -135,6 +135,9 @@ fn checksum(key: &[u8], rest: &[u8]) -> u32 {
     hasher.finalize()
 }
 
+/// Where full chunks go.
+pub(crate) type Put<'a> = &'a mut dyn FnMut(ChunkKey, &[u8]) -> Result<(), StorageError>;
+
 /// Packs entries, given in order, into chunks and hands each on when it is full.
 pub(crate) struct Packer {
     first: u64,
@@ -150,11 +153,7 @@ impl Packer {
     }
 
     /// Adds the next entry. Its index follows the one before, unless [`Packer::finish`] came between.
-    pub(crate) fn push(
-        &mut self,
-        record: &Record,
-        put: &mut dyn FnMut(ChunkKey, &[u8]) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
+    pub(crate) fn push(&mut self, record: &Record, put: Put<'_>) -> Result<(), StorageError> {
         let len = record.bytes.len();
         if len > RUN_ENTRY_MAX {
             self.finish(put)?;
@@ -174,10 +173,7 @@ impl Packer {
     }
 
     /// Hands on what has gathered.
-    pub(crate) fn finish(
-        &mut self,
-        put: &mut dyn FnMut(ChunkKey, &[u8]) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
+    pub(crate) fn finish(&mut self, put: Put<'_>) -> Result<(), StorageError> {
         if !self.run.is_empty() {
             let key = ChunkKey::new(self.first, 0);
             seal(key, &mut self.run);
@@ -188,10 +184,7 @@ impl Packer {
     }
 }
 
-fn put_parts(
-    record: &Record,
-    put: &mut dyn FnMut(ChunkKey, &[u8]) -> Result<(), StorageError>,
-) -> Result<(), StorageError> {
+fn put_parts(record: &Record, put: Put<'_>) -> Result<(), StorageError> {
     let mut value = BytesMut::with_capacity(VALUE_LEN_MAX);
     for (part, bytes) in record.bytes.chunks(PART_BYTES).enumerate() {
         let key = ChunkKey::new(

@@ -25,10 +25,10 @@ use crate::engine::{Engine, Space, VALUE_LEN_MAX};
 use crate::error::{OpenError, StorageError};
 use crate::failure::Failure;
 use crate::throttle::Throttle;
-use crate::{Options, meta};
+use crate::{Options, compact, meta};
 
 /// The names of the spaces, in the order of [`META`] and [`PARTS`].
-pub(crate) const SPACES: [&str; 2] = ["meta", "parts"];
+const SPACES: [&str; 2] = ["meta", "parts"];
 const META: Space = Space(0);
 const PARTS: Space = Space(1);
 
@@ -80,37 +80,59 @@ impl Contents {
     }
 
     /// Opens the database, which must be the node's own. Changes nothing that it holds.
-    pub(crate) fn open(
-        path: &Path,
-        node: u64,
-        failure: Arc<Failure>,
-        options: &Options,
-        door: Arc<Door>,
-    ) -> Result<Self, OpenError> {
-        let engine = Arc::new(Disk::open(path, &SPACES, options.contents_cache_bytes)?);
-        let damaged = |what: String| OpenError::damaged(path, what);
+    pub(crate) fn open_database(path: &Path, node: u64, options: &Options) -> Result<Disk, OpenError> {
+        let engine = Disk::open(path, &SPACES, options.contents_cache_bytes)?;
+        let damaged = |what: String| OpenError::damaged(path.join("db"), what);
         let owner = engine
             .get(META, NODE.as_bytes())?
             .ok_or_else(|| damaged("it names no node".into()))?;
         let owner = meta::decode(NODE, &owner).and_then(|mut payload| meta::take_u64(&mut payload));
         match owner {
-            Ok(owner) if owner == node => {}
-            Ok(owner) => {
-                return Err(damaged(format!(
-                    "it belongs to node {owner:016x}, not {node:016x}"
-                )));
-            }
-            Err(error) => return Err(damaged(error.to_string())),
+            Ok(owner) if owner == node => Ok(engine),
+            Ok(owner) => Err(damaged(format!(
+                "it belongs to node {owner:016x}, this directory to {node:016x}"
+            ))),
+            Err(error) => Err(damaged(error.to_string())),
         }
+    }
+
+    /// Rewrites the database if its file is much larger than what it holds.
+    pub(crate) fn compact(engine: Disk, options: &Options) -> Result<Disk, OpenError> {
+        let live_bytes = || {
+            let mut total = 0;
+            for pair in engine.ascend(PARTS, &[]) {
+                total += pair?.1.len() as u64;
+            }
+            Ok(total)
+        };
+        if !compact::is_due(&engine, options.compact_bytes_min, live_bytes)? {
+            return Ok(engine);
+        }
+        compact::rewrite(
+            engine,
+            &SPACES.map(|name| (name, &[][..])),
+            options.contents_cache_bytes,
+        )
+    }
+
+    /// Notes, durably, that writes may have been cut short.
+    pub(crate) fn mark_after_unclean_stop(engine: &Disk) -> Result<(), StorageError> {
+        put_sweep(engine)?;
+        engine.flush()
+    }
+
+    /// A handle on the opened database.
+    pub(crate) fn new(engine: Disk, failure: Arc<Failure>, options: &Options, door: Arc<Door>) -> Self {
         let bytes_per_second = options.snapshot_bytes_per_second;
-        Ok(Contents {
+        let engine = Arc::new(engine);
+        Contents {
             inner: Arc::new(Inner {
                 engine,
                 failure,
                 bytes_per_second,
                 _door: door,
             }),
-        })
+        }
     }
 
     /// Writes contents, no faster than [`Options::snapshot_bytes_per_second`], and returns their bytes.
@@ -219,11 +241,7 @@ impl Contents {
     /// Notes, durably, that orphans may exist: before a snapshot from elsewhere replaces the own one. An
     /// unclean stop is noted by the store itself.
     pub fn mark_sweep_pending(&self) -> Result<(), StorageError> {
-        self.write(|| {
-            self.inner
-                .engine
-                .put(META, SWEEP.as_bytes(), &meta::encode(SWEEP, &[]))
-        })?;
+        self.write(|| put_sweep(&*self.inner.engine))?;
         self.flush()
     }
 
@@ -252,10 +270,6 @@ impl Contents {
         })
     }
 
-    pub(crate) fn file_bytes(&self) -> u64 {
-        self.inner.engine.file_bytes()
-    }
-
     fn write<T>(&self, step: impl FnOnce() -> Result<T, StorageError>) -> Result<T, StorageError> {
         self.inner.failure.check()?;
         let result = step();
@@ -265,6 +279,10 @@ impl Contents {
             _ => self.inner.failure.note(result),
         }
     }
+}
+
+fn put_sweep(engine: &dyn Engine) -> Result<(), StorageError> {
+    engine.put(META, SWEEP.as_bytes(), &meta::encode(SWEEP, &[]))
 }
 
 /// The next content of a walk over parts: `None` at the end, `Some(None)` for an incomplete one.

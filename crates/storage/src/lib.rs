@@ -44,6 +44,7 @@
 //! space. Use a local ext4 or xfs on a disk that honours flushes.
 
 mod chunk;
+mod compact;
 mod contents;
 mod door;
 mod engine;
@@ -54,6 +55,7 @@ mod files;
 pub mod hook;
 mod log;
 mod meta;
+mod opening;
 mod options;
 mod progress;
 mod snapshots;

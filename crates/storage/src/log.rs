@@ -132,7 +132,7 @@ impl Log {
     /// across a restart.
     pub fn purge_to(&self, index: u64, marker: Bytes, done: Done) {
         self.order(done, |state, done| {
-            state.purge_to(Marker { index, bytes: marker }, done)
+            state.purge_to(Marker { index, bytes: marker }, done);
         });
     }
 
@@ -164,7 +164,7 @@ impl Log {
                 key,
                 payload,
                 done: Some(done),
-            })
+            });
         })
     }
 
@@ -312,6 +312,11 @@ impl Log {
     /// Calls `observer` when the store fails, on the thread that finds out; at once if it already has.
     pub fn on_failure(&self, observer: impl FnOnce(&StorageError) + Send + 'static) {
         self.inner.shared.failure.observe(Box::new(observer));
+    }
+
+    /// What the store was opened with.
+    pub(crate) fn options(&self) -> &Options {
+        &self.inner.shared.options
     }
 
     /// Carries out what was ordered, notes on disk that this was an orderly end, and stops the writer. Later

@@ -27,10 +27,11 @@ use parking_lot::Mutex;
 use self::image::Image;
 pub use self::reader::SnapshotReader;
 pub use self::writer::SnapshotWriter;
-use crate::error::{OpenError, StorageError};
+use crate::engine::Engine;
+use crate::error::StorageError;
+use crate::files;
 use crate::log::Log;
 use crate::meta::{self, MetaKey};
-use crate::{Options, files};
 
 /// A complete, durable image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,29 +93,17 @@ struct State {
     open: HashMap<u64, Weak<Image>>,
 }
 
-/// Reads the pointer, and checks that its image is there. Changes nothing.
-pub(crate) fn check_pointer(
-    dir: &Path,
-    engine: &dyn crate::engine::Engine,
-) -> Result<Option<SnapshotInfo>, OpenError> {
-    let pointer = meta::get(engine, MetaKey::Snapshot)?
+/// Reads the pointer to the current image.
+pub(crate) fn read_pointer(log: &dyn Engine) -> Result<Option<SnapshotInfo>, StorageError> {
+    meta::get(log, MetaKey::Snapshot)?
         .map(SnapshotInfo::decode)
-        .transpose()?;
-    if let Some(info) = &pointer {
-        crate::engine::disk::inspect(&path_of(dir, info.number))?;
-    }
-    Ok(pointer)
+        .transpose()
 }
 
 impl Snapshots {
     /// Starts with the image that the pointer names, and removes all others.
-    pub(crate) fn open(
-        dir: &Path,
-        log: Log,
-        current: Option<SnapshotInfo>,
-        options: &Options,
-    ) -> Result<Self, StorageError> {
-        let kept = current.as_ref().map(|info| path_of(dir, info.number));
+    pub(crate) fn open(dir: &Path, log: Log, current: Option<SnapshotInfo>) -> Result<Self, StorageError> {
+        let kept = current.as_ref().map(|info| path_of(dir, info));
         let mut next_number = current.as_ref().map_or(1, |info| info.number + 1);
         for name in files::names(dir)? {
             let path = dir.join(&name);
@@ -130,9 +119,9 @@ impl Snapshots {
         Ok(Snapshots {
             inner: Arc::new(Inner {
                 dir: dir.to_owned(),
+                cache_bytes: log.options().snapshot_cache_bytes,
+                bytes_per_second: log.options().snapshot_bytes_per_second,
                 log,
-                cache_bytes: options.snapshot_cache_bytes,
-                bytes_per_second: options.snapshot_bytes_per_second,
                 state: Mutex::new(State {
                     current,
                     next_number,
@@ -143,9 +132,9 @@ impl Snapshots {
         })
     }
 
-    /// Begins a new image. It is throttled to [`Options::snapshot_bytes_per_second`]; see
-    /// [`SnapshotWriter::unthrottled`]. Several may be written at the same time; the last one finished is
-    /// the current one.
+    /// Begins a new image. Its bytes per second are [limited](crate::Options::snapshot_bytes_per_second),
+    /// unless it is [`SnapshotWriter::unthrottled`]. Several may be written at the same time; the last one
+    /// finished is the current one.
     pub fn create(&self) -> Result<SnapshotWriter, StorageError> {
         self.inner.log.failed().map_or(Ok(()), Err)?;
         let number = {
@@ -217,11 +206,16 @@ impl Snapshots {
     }
 
     fn path_of(&self, number: u64) -> PathBuf {
-        path_of(&self.inner.dir, number)
+        path_of_number(&self.inner.dir, number)
     }
 }
 
-fn path_of(dir: &Path, number: u64) -> PathBuf {
+/// The directory of an image.
+pub(crate) fn path_of(dir: &Path, info: &SnapshotInfo) -> PathBuf {
+    path_of_number(dir, info.number)
+}
+
+fn path_of_number(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:016x}"))
 }
 

@@ -23,15 +23,7 @@ pub(super) struct Entries<'a> {
 impl<'a> Entries<'a> {
     /// Starts at `from`, which must be there, unless nothing follows it either.
     pub(super) fn from(engine: &'a dyn Engine, from: u64) -> Result<Self, StorageError> {
-        let before = engine
-            .descend(LOG, &ChunkKey::new(from, 0).encode())
-            .next()
-            .transpose()?;
-        let start = match before {
-            // The chunk below may be a run that reaches past `from`, or one that ends before it.
-            Some((key, value)) if last_index(&key, &value)? >= from => ChunkKey::decode(&key)?,
-            _ => ChunkKey::new(from, 0),
-        };
+        let start = chunk_of(engine, from)?;
         let walk = engine.ascend(LOG, &start.encode());
         Ok(Entries {
             walk,
@@ -50,10 +42,10 @@ impl<'a> Entries<'a> {
     }
 
     /// Gathers the other parts of an entry whose first part is at hand.
-    fn gather(&mut self, entry_len: usize, first: Bytes) -> Result<Bytes, StorageError> {
+    fn gather(&mut self, entry_len: usize, first: &[u8]) -> Result<Bytes, StorageError> {
         let index = self.next;
         let mut entry = BytesMut::with_capacity(entry_len);
-        entry.extend_from_slice(&first);
+        entry.extend_from_slice(first);
         for part in 1_u16.. {
             if entry.len() == entry_len {
                 break;
@@ -101,7 +93,7 @@ impl<'a> Entries<'a> {
                     self.run = entries.into();
                     self.run.drain(..usize::try_from(skip).expect("a run is short"));
                 }
-                Chunk::Part { entry_len, bytes } => self.run = [self.gather(entry_len, bytes)?].into(),
+                Chunk::Part { entry_len, bytes } => self.run = [self.gather(entry_len, &bytes)?].into(),
             }
         }
         let index = self.next;
@@ -115,6 +107,17 @@ impl Iterator for Entries<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.advance().transpose()
+    }
+}
+
+/// The key of the chunk in which entry `index` starts, or would start.
+pub(super) fn chunk_of(engine: &dyn Engine, index: u64) -> Result<ChunkKey, StorageError> {
+    let own = ChunkKey::new(index, 0);
+    let before = engine.descend(LOG, &own.encode()).next().transpose()?;
+    match before {
+        // The chunk below may be a run that reaches this far, or one that ends before it.
+        Some((key, value)) if last_index(&key, &value)? >= index => ChunkKey::decode(&key),
+        _ => Ok(own),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::entries::Entries;
+use super::entries::{Entries, chunk_of};
 use super::sizes::Sizes;
 use super::state::{Marker, Position};
 use super::tail::Tail;
@@ -68,6 +68,11 @@ impl Recovered {
 
     pub(super) fn purged_index(&self) -> Option<u64> {
         self.position.purged.as_ref().map(|marker| marker.index)
+    }
+
+    /// The key of the first chunk that holds a live entry.
+    pub(crate) fn first_chunk(&self, engine: &dyn Engine) -> Result<[u8; ChunkKey::LEN], StorageError> {
+        Ok(chunk_of(engine, self.position.begin.unwrap_or(0))?.encode())
     }
 
     /// Removes the torn entry, if there is one.

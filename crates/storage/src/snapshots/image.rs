@@ -135,11 +135,11 @@ impl Drop for Image {
         let Some(disk) = self.disk.take() else { return };
         let path = disk.path().to_owned();
         drop(disk);
-        if self.remove.load(Ordering::SeqCst) {
-            if let Err(error) = files::remove_dir(&path) {
-                // The next open removes it; until then it only takes space.
-                tracing::warn!(%error, "an old image stays behind");
-            }
+        if self.remove.load(Ordering::SeqCst)
+            && let Err(error) = files::remove_dir(&path)
+        {
+            // The next open removes it; until then it only takes space.
+            tracing::warn!(%error, "an old image stays behind");
         }
     }
 }

@@ -1,0 +1,136 @@
+//! Space that came back at a start.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Acks, append, copy_dir, record};
+use quorate_storage::{Options, Store};
+use tempfile::{TempDir, tempdir};
+
+fn options(compact_bytes_min: u64) -> Options {
+    Options {
+        compact_bytes_min,
+        snapshot_bytes_per_second: None,
+        ..Options::default()
+    }
+}
+
+fn file_bytes(dir: &Path, database: &str) -> u64 {
+    fs::metadata(dir.join("data").join(database).join("db"))
+        .unwrap()
+        .len()
+}
+
+/// A store that once held 24 MB each of log and contents, and holds little now.
+fn shrunk() -> TempDir {
+    let dir = tempdir().unwrap();
+    let store = Store::open(dir.path(), options(u64::MAX)).unwrap();
+    let acks = Acks::default();
+    for first in (1..24_000).step_by(1000) {
+        append(&store, first..=first + 999, 1000, &acks);
+    }
+    store.log.put_vote("vote".into(), acks.done("vote"));
+    store.log.purge_to(23_789, "marker".into(), acks.done("purge"));
+    acks.expect(26);
+    store.set_cluster_id([9; 16]).unwrap();
+    store
+        .contents
+        .put_all(&mut (0..24_000).map(|index| (index, 0, record(index, 1000).bytes)))
+        .unwrap();
+    store
+        .contents
+        .remove_all(&mut (0..23_900).map(|index| (index, 0, 1000)))
+        .unwrap();
+    store.close().unwrap();
+    dir
+}
+
+fn check(store: &Store) {
+    let expected: Vec<_> = (23_790..=24_000).map(|index| record(index, 1000)).collect();
+    assert!(store.log.read(0, u64::MAX, usize::MAX).unwrap() == expected);
+    assert_eq!(store.log.purged().unwrap(), (23_789, "marker".into()));
+    assert_eq!(store.log.vote().unwrap(), "vote");
+    assert_eq!(store.identity().cluster_id, Some([9; 16]));
+    let contents: Vec<_> = store
+        .contents
+        .range((0, 0))
+        .map(|content| content.unwrap())
+        .collect();
+    assert!(contents.iter().map(|content| content.index).eq(23_900..24_000));
+    assert!(
+        contents
+            .iter()
+            .all(|content| content.bytes == record(content.index, 1000).bytes)
+    );
+}
+
+#[test]
+fn an_oversized_database_is_rewritten_at_open() {
+    let dir = shrunk();
+    let before = ["log", "contents"].map(|database| file_bytes(dir.path(), database));
+    assert!(before.iter().all(|bytes| *bytes > 24_000_000), "{before:?}");
+    drop(Store::open(dir.path(), options(1 << 30)).unwrap());
+    let after = ["log", "contents"].map(|database| file_bytes(dir.path(), database));
+    assert!(
+        (0..2).all(|at| after[at] >= before[at]),
+        "not due: {after:?} {before:?}"
+    );
+
+    let store = Store::open(dir.path(), options(8 << 20)).unwrap();
+    check(&store);
+    for database in ["log", "contents"] {
+        assert!(file_bytes(dir.path(), database) < 8 << 20, "{database}");
+    }
+    let acks = Acks::default();
+    append(&store, 24_001..=24_100, 10, &acks);
+    acks.expect(1);
+    let incarnation = store.identity().incarnation;
+    drop(store);
+    let store = Store::open(dir.path(), options(8 << 20)).unwrap();
+    assert_eq!(store.log.last_index(), Some(24_100));
+    assert_eq!(store.identity().incarnation, incarnation + 1);
+}
+
+#[test]
+fn a_crash_at_any_step_of_the_exchange() {
+    let dir = shrunk();
+    let (log, new, old) = (
+        Path::new("data/log"),
+        Path::new("data/log.new"),
+        Path::new("data/log.old"),
+    );
+    let whole = tempdir().unwrap();
+    copy_dir(dir.path(), whole.path());
+    drop(Store::open(whole.path(), options(8 << 20)).unwrap());
+
+    // While the copy is being written.
+    let crash = tempdir().unwrap();
+    copy_dir(dir.path(), crash.path());
+    fs::create_dir_all(crash.path().join(new)).unwrap();
+    fs::write(crash.path().join(new).join("conf"), "half").unwrap();
+    check(&Store::open(crash.path(), options(8 << 20)).unwrap());
+    assert!(!crash.path().join(new).exists());
+
+    // Between the two renames.
+    let crash = tempdir().unwrap();
+    copy_dir(whole.path(), crash.path());
+    fs::rename(crash.path().join(log), crash.path().join(new)).unwrap();
+    copy_dir(&dir.path().join(log), &crash.path().join(old));
+    check(&Store::open(crash.path(), options(1 << 30)).unwrap());
+    assert!(!crash.path().join(old).exists());
+
+    // Before the old one is removed.
+    let crash = tempdir().unwrap();
+    copy_dir(whole.path(), crash.path());
+    copy_dir(&dir.path().join(log), &crash.path().join(old));
+    check(&Store::open(crash.path(), options(1 << 30)).unwrap());
+    assert!(!crash.path().join(old).exists());
+
+    // No crash leaves only the old one.
+    let crash = tempdir().unwrap();
+    copy_dir(whole.path(), crash.path());
+    fs::rename(crash.path().join(log), crash.path().join(old)).unwrap();
+    assert!(Store::open(crash.path(), options(1 << 30)).is_err());
+}
