@@ -18,6 +18,8 @@ use tonic::{Status, Streaming};
 
 use crate::{convert, error};
 
+/// Publishes in one frame.
+const PUBLISHES_PER_FRAME_MAX: usize = 4_096;
 /// Frames under way per stream; beyond, the stream is not read.
 const FRAMES_IN_FLIGHT: usize = 256;
 /// Answers that wait for the client to read them; beyond, the stream is not read.
@@ -73,6 +75,10 @@ async fn submit(
     broker: &Broker,
     frame: v1::PublishStreamRequest,
 ) -> Result<impl Future<Output = Result<Vec<v1::Confirm>, Status>> + use<>, Status> {
+    if frame.publishes.len() > PUBLISHES_PER_FRAME_MAX {
+        let problem = format!("at most {PUBLISHES_PER_FRAME_MAX} in a frame, not {}", frame.publishes.len());
+        return Err(error::status(&error::invalid("publishes", problem)));
+    }
     let mut sequences = Vec::with_capacity(frame.publishes.len());
     let mut publishes = Vec::with_capacity(frame.publishes.len());
     let mut confirms = Vec::new();

@@ -37,7 +37,7 @@ pub(crate) struct Proposal {
 
 /// Requests that were applied.
 #[derive(Clone, Debug)]
-pub struct Committed {
+pub(crate) struct Committed {
     /// Index of their entry.
     pub index: u64,
     /// Term of the leader that proposed it.

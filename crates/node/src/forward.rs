@@ -97,10 +97,7 @@ impl Forward for Service {
     ) -> Result<Response<ForwardResponse>, Status> {
         let broker = self.0.get().ok_or_else(|| Status::unavailable("the node is starting"))?;
         let ForwardRequest { envelope, batch } = request.into_inner();
-        broker
-            .consensus()
-            .check_envelope(envelope.as_ref())
-            .map_err(|why| Status::failed_precondition(why.to_string()))?;
+        broker.consensus().admit(envelope.as_ref()).map_err(|refusal| *refusal)?;
         let batch = batch::Batch::decode(batch)
             .map_err(|error| Status::invalid_argument(format!("the batch is malformed: {error}")))?;
         let deadline = Instant::now() + broker.limits().request_timeout;

@@ -74,8 +74,20 @@ pub(crate) fn collect(broker: &Broker) -> Vec<Sample> {
     push("quorate_snapshot_index", "Index that this node's snapshot covers.", Kind::Gauge, vec![], status.snapshot_index as f64);
     push("quorate_log_bytes", "Live bytes of this node's log.", Kind::Gauge, vec![], status.log_bytes as f64);
     push("quorate_disk_bytes", "Bytes of this node's files.", Kind::Gauge, vec![], status.disk_bytes as f64);
-    push("quorate_flushes_total", "Group commits of this node's log.", Kind::Counter, vec![], status.flushes as f64);
-    push("quorate_flush_seconds_total", "Time spent in group commits.", Kind::Counter, vec![], status.flush_seconds);
+    push("quorate_flushes_total", "Group commits of this node's log.", Kind::Counter, vec![], status.log.flushes as f64);
+    push("quorate_flush_seconds_total", "Time spent in group commits.", Kind::Counter, vec![], status.log.flush_total.as_secs_f64());
+    push("quorate_flush_seconds_max", "The slowest group commit.", Kind::Gauge, vec![], status.log.flush_max.as_secs_f64());
+    push("quorate_log_unflushed_bytes", "Bytes of entries that wait for their flush.", Kind::Gauge, vec![], status.log.unflushed_bytes as f64);
+    if let Some(age) = status.quorum_ack_age {
+        push("quorate_quorum_ack_age_seconds", "Since a quorum last answered this leader.", Kind::Gauge, vec![], age.as_secs_f64());
+    }
+    for member in &status.members {
+        let label = vec![("node_id", member.node_id.0.to_string())];
+        if let Some(matched) = member.matched_index {
+            let behind = status.last_log_index.saturating_sub(matched);
+            push("quorate_follower_behind_entries", "Entries that a member's log lacks, as its leader knows.", Kind::Gauge, label, behind as f64);
+        }
+    }
     push("quorate_entries_total", "Log entries proposed by this node.", Kind::Counter, vec![], load(&counters.entries));
     push("quorate_requests_total", "Requests in those entries.", Kind::Counter, vec![], load(&counters.requests));
     push("quorate_content_bytes_total", "Bytes of contents in those entries.", Kind::Counter, vec![], load(&counters.content_bytes));

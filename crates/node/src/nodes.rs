@@ -36,13 +36,15 @@ pub(crate) async fn watch(broker: Broker, down_after: Duration) {
         if since.elapsed() < down_after {
             continue;
         }
-        let known = broker.consensus().with_state(|state| state.nodes_with_sessions());
+        let known = broker.consensus().with_state(quorate_core::Broker::nodes_with_sessions);
+        let members = broker.status().members;
         for (node, incarnation) in known {
             if node == broker.consensus().node_id() {
                 continue;
             }
-            let silent = broker.consensus().silent_for(node);
-            if silent.is_none_or(|silent| silent >= down_after) {
+            let member = members.iter().find(|member| member.node_id == node);
+            let ack_age = member.and_then(|member| member.ack_age);
+            if ack_age.is_none_or(|age| age >= down_after) {
                 tracing::warn!(node = node.0, "not heard of: ending its sessions");
                 let command = Command::NodeDown { node, incarnation };
                 forward::insist(&broker, Request { id: None, command }, Duration::from_secs(1)).await;

@@ -551,6 +551,7 @@ impl Inner {
         let voters: Vec<u64> = membership.voter_ids().collect();
         let known = members(membership);
         let matched = |id: &u64| metrics.replication.as_ref().and_then(|all| all.get(id).copied().flatten());
+        let acked = |id: &u64| metrics.heartbeat.as_ref().and_then(|all| all.get(id).copied().flatten());
         let role = match metrics.state {
             _ if *self.shared.removed().borrow() => Role::Removed,
             ServerState::Leader => Role::Leader,
@@ -589,9 +590,11 @@ impl Inner {
                     peer_address: member.peer_address,
                     voter: voters.contains(&id),
                     matched_index: matched(&id).map(|at| at.index),
+                    ack_age: acked(&id).map(|at| at.elapsed()),
                     leader: metrics.current_leader == Some(id),
                 })
                 .collect(),
+            log: self.store.log.stats(),
             quorum_ack_age: metrics.last_quorum_acked.map(|at| at.elapsed()),
         }
     }

@@ -47,6 +47,8 @@ pub struct Status {
     pub uptime: Duration,
     /// As it knows them.
     pub members: Vec<MemberStatus>,
+    /// What its log has written so far.
+    pub log: quorate_storage::LogStats,
     /// Since a quorum last answered it; leader only.
     pub quorum_ack_age: Option<Duration>,
 }
@@ -97,6 +99,8 @@ pub struct MemberStatus {
     pub voter: bool,
     /// Highest index known to be in its log; from a leader only.
     pub matched_index: Option<u64>,
+    /// Since it last answered the leader; from a leader only.
+    pub ack_age: Option<Duration>,
     /// It leads.
     pub leader: bool,
 }
