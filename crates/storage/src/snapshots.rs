@@ -222,6 +222,31 @@ fn path_of_number(dir: &Path, number: u64) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Options;
+    use crate::engine::memory::Memory;
+    use crate::failure::Failure;
+    use crate::log::Recovered;
+
+    #[test]
+    fn an_image_whose_pointer_may_be_on_disk_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Arc::new(Memory::default());
+        let recovered = Recovered::read(&*engine, 0).unwrap();
+        let log = Log::start(
+            engine.clone(),
+            recovered,
+            None,
+            Arc::new(Failure::default()),
+            Options::default(),
+            None,
+        );
+        let snapshots = Snapshots::open(dir.path(), log.unwrap(), None).unwrap();
+        let writer = snapshots.create().unwrap();
+        // The pointer is written, but its flush fails: what the disk then holds nobody knows.
+        engine.fail_after(0);
+        assert!(writer.finish(Bytes::new()).is_err());
+        crate::engine::disk::inspect(&path_of_number(dir.path(), 1)).unwrap();
+    }
 
     #[test]
     fn a_pointer_looks_like_this() {

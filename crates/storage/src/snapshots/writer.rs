@@ -118,8 +118,10 @@ impl SnapshotWriter {
         image.flush()?;
         files::sync(&self.snapshots.path_of(self.number))?;
         files::sync(&self.snapshots.inner.dir)?;
-        self.snapshots.install(&info)?;
+        // From here on the pointer may be on disk even if the answer is an error, so the image must stay. If it
+        // is not, the next open removes the image.
         self.image = None;
+        self.snapshots.install(&info)?;
         Ok(info)
     }
 }
