@@ -1,0 +1,146 @@
+//! The course of a fault test: a cluster under load, harm, drain, verdict.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use quorate_client::Client;
+use quorate_test_cluster::{Builder, Cluster, wait_until};
+
+use crate::checker::{self, Ends};
+use crate::converge::Hashes;
+use crate::history::{History, Progress, Recorder};
+use crate::workload::{self, DEAD_LETTER_QUEUE, DELIVERIES_MAX, Load, Mix, QUEUE};
+
+/// How long the load may stand still while nothing is wrong any more.
+const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
+
+/// A cluster, and a load on it that writes its history.
+#[derive(Debug)]
+pub struct Trial {
+    /// To be harmed.
+    pub cluster: Cluster,
+    /// What happens.
+    pub recorder: Recorder,
+    /// What the nodes say of their state.
+    pub hashes: Hashes,
+    /// Of all random choices.
+    pub seed: u64,
+    load: Load,
+}
+
+/// What a trial found when all was over.
+#[derive(Debug)]
+pub struct Verdict {
+    /// All that happened.
+    pub history: History,
+    /// How much that was.
+    pub progress: Progress,
+}
+
+/// Nodes that take snapshots and shorten their logs all the time, so that
+/// restarts begin from snapshots and followers that were away get them sent.
+#[must_use]
+pub fn small_snapshots(nodes: usize) -> Builder {
+    let builder = Cluster::builder(nodes);
+    builder.setting("snapshot-log-bytes", "128KiB").setting("log-keep-bytes", "64KiB")
+}
+
+impl Trial {
+    /// Starts a cluster with small snapshots, and the usual load on it.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub async fn start(test: &str) -> Result<Self> {
+        Self::on(small_snapshots(3).start().await?, crate::seed(test)).await
+    }
+
+    /// Starts the usual load on a cluster.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub async fn on(cluster: Cluster, seed: u64) -> Result<Self> {
+        let recorder = Recorder::default();
+        let load = Load::start(&cluster.endpoints(), Mix::default(), seed, &recorder).await?;
+        Ok(Self { cluster, recorder, hashes: Hashes::default(), seed, load })
+    }
+
+    /// Waits until the load has got some way further: messages confirmed,
+    /// delivered and settled, none of which can have been under way before.
+    ///
+    /// # Errors
+    ///
+    /// When it stands still for a minute, or nodes differ.
+    pub async fn progress(&self) -> Result<()> {
+        let before = self.recorder.progress();
+        let more = 200;
+        let outcome = wait_until("the load to get on", PROGRESS_LIMIT, async || {
+            for node in 0..self.cluster.node_count() {
+                if let Ok(status) = self.cluster.status(node).await
+                    && let Err(error) = self.hashes.note(&status)
+                {
+                    return Some(Err(error));
+                }
+            }
+            let now = self.recorder.progress();
+            let got_on = now.confirmed >= before.confirmed + more
+                && now.delivered >= before.delivered + more
+                && now.settled >= before.settled + more;
+            got_on.then_some(Ok(()))
+        });
+        let outcome = outcome.await.and_then(|outcome| outcome);
+        outcome.with_context(|| format!("{:?}, before {before:?}{}", self.recorder.progress(), self.cluster.logs()))
+    }
+
+    /// Ends the load, drains the queues, lets the nodes agree, and checks every
+    /// promise. All nodes must run.
+    ///
+    /// # Errors
+    ///
+    /// When a promise was broken, or any of this does not come to an end.
+    pub async fn finish(self) -> Result<(Verdict, Cluster)> {
+        let Self { cluster, recorder, hashes, seed, load } = self;
+        load.stop().await?;
+        let client = Client::connect(cluster.endpoints()).await?;
+        let queues = [QUEUE, DEAD_LETTER_QUEUE];
+        let drained = workload::drain(&client, &queues, &recorder).await;
+        drained.with_context(|| cluster.logs())?;
+        hashes.converge(&cluster).await?;
+
+        let mut counts = BTreeMap::new();
+        for queue in queues {
+            counts.insert(queue.to_owned(), client.describe_queue(queue).await?.counts);
+        }
+        let history = recorder.history();
+        let violations = checker::check(&history, &Ends { counts, deliveries_max: DELIVERIES_MAX });
+        let shown: Vec<String> = violations.iter().take(20).map(ToString::to_string).collect();
+        ensure!(
+            violations.is_empty(),
+            "seed {seed}: {} violations, the first of them:\n  {}\n{}",
+            violations.len(),
+            shown.join("\n  "),
+            cluster.logs()
+        );
+        no_bugs_in_logs(&cluster)?;
+        let progress = recorder.progress();
+        eprintln!("seed {seed}: {progress:?}");
+        Ok((Verdict { history, progress }, cluster))
+    }
+}
+
+/// No node has panicked or said ERROR.
+///
+/// # Errors
+///
+/// When one has.
+pub fn no_bugs_in_logs(cluster: &Cluster) -> Result<()> {
+    for node in 0..cluster.node_count() {
+        let log = fs::read_to_string(cluster.log_file(node)).context("read the log of a node")?;
+        let bug = log.lines().find(|line| line.contains("panicked at") || line.contains(" ERROR "));
+        ensure!(bug.is_none(), "node {node} says: {}", bug.unwrap_or_default());
+    }
+    Ok(())
+}
