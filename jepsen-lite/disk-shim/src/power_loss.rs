@@ -366,7 +366,14 @@ impl PowerLoss {
             move |source| Error::Io { what, source }
         };
         let journal_path = journal_folder.join(JOURNAL_FILE);
-        let journal = File::open(&journal_path).map_err(context("open the journal", &journal_path))?;
+        // A program that was killed before it touched a file has left none.
+        let journal = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&journal_path)
+            .map_err(context("open the journal", &journal_path))?;
         let (histories, changes) = read(&journal).map_err(context("read the journal", &journal_path))?;
 
         let mut paths = BTreeMap::new();

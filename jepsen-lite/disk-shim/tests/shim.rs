@@ -232,6 +232,11 @@ fn role() {
 }
 
 #[test]
+fn a_disk_that_nobody_used_has_nothing_to_lose() {
+    assert_eq!(Bench::new().lose(Variant::None, Names::Lost), Report::default());
+}
+
+#[test]
 fn what_was_synced_stays_whatever_the_variant() {
     for variant in Variant::USUAL.into_iter().chain([Variant::Torn]) {
         let bench = Bench::new();
