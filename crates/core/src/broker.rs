@@ -8,6 +8,7 @@ use crate::assign::{Pull, Waiters};
 use crate::command::{Command, Request};
 use crate::deadlines::{Deadlines, Due};
 use crate::effect::Effect;
+use crate::graves::Graves;
 use crate::hash::RollingHash;
 use crate::ids::{Incarnation, NodeId, QueueId, QueueName, Timestamp};
 use crate::limits::{DUE_PER_ENTRY_MAX, REQUESTS_PER_ENTRY_MAX};
@@ -56,6 +57,7 @@ pub struct Broker {
     pub(crate) nodes: BTreeMap<NodeId, Incarnation>,
     pub(crate) waiters: Waiters,
     pub(crate) requests: Requests,
+    pub(crate) graves: Graves,
     /// Index.
     pub(crate) deadlines: Deadlines,
 
@@ -107,6 +109,7 @@ impl Broker {
             outcomes.push(self.request(request, ordinal, content));
             self.assign_touched();
         }
+        self.drop_buried();
 
         let applied = Applied {
             outcomes,
@@ -116,12 +119,13 @@ impl Broker {
         applied
     }
 
-    /// When something is to happen by itself. If that is in the past there is
-    /// more to do than fitted into one entry. An entry with a later stamp does
+    /// When something is to happen by itself. If that has passed there is more
+    /// to do than fitted into one entry. An entry with a later stamp does
     /// it, be it empty.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        [self.deadlines.next(), self.requests.next_deadline()]
+        let buried = (!self.graves.records.is_empty()).then_some(self.now);
+        [self.deadlines.next(), self.requests.next_deadline(), buried]
             .into_iter()
             .flatten()
             .min()

@@ -43,6 +43,14 @@ pub fn check(broker: &Broker) -> Vec<Violation> {
     checker.ensure(broker.requests.is_consistent(), || {
         "requests: order of use is not that of the clients".into()
     });
+    checker.ensure(
+        broker
+            .graves
+            .records
+            .iter()
+            .all(|records| records.first_position().is_some()),
+        || "a grave is empty".into(),
+    );
     checker.ensure(broker.effects.is_empty(), || {
         "effects are left from an entry".into()
     });

@@ -1,4 +1,87 @@
 //! The broker as a pure function.
+//!
+//! [`Broker::apply`] takes the entries of a replicated log, one after the other,
+//! and gives back what each request is [answered](outcome) and what is [to be
+//! done](effect) outside. It has no clock, no randomness, no IO and no threads,
+//! and walks through ordered maps only: the same entries make the same broker on
+//! every node, bit for bit. All that is known of time is what an entry was
+//! stamped with; nothing expires but by an entry that says how late it is.
+//!
+//! # What it promises
+//!
+//! A published message stays until it is acked, its life is over, it was dropped
+//! by a limit that the user set to do so, or a user purges it or deletes its
+//! queue. Each of these is counted. A message whose attempts are used up, or
+//! that a holder rejects, moves to the queue's dead-letter queue, or stays in
+//! its dead set; it is never dropped for that.
+//!
+//! ```text
+//!                  delay                        lease
+//!  publish ──┬────────────▶ delayed ───▶ ready ────────▶ leased ── ack ─▶ gone
+//!            │                 ▲          ▲ │              │ │ │
+//!            └─────────────────┼──────────┘ │              │ │ │
+//!                              │            │ release,     │ │ │
+//!                              │            │ session lost │ │ │
+//!                              │            ◀──────────────┘ │ │
+//!                              └──────── nack, time is up ───┘ │
+//!                                        (attempt + 1)         │ rejected, or
+//!                                                              │ attempts used up
+//!   delayed, ready ── life is over, or dropped by limit ──▶ ?  ▼
+//!     ? = dead-letter queue if one is set, else gone     dead-letter queue,
+//!                                                        else the dead set
+//! ```
+//!
+//! A lease belongs to one holder, for a time, and is named by a
+//! [token](ids::Token). Whoever settles with another token than the current one
+//! is told so, and changes nothing. A message that comes back takes its old
+//! position; first deliveries are in the order of publishing.
+//!
+//! Who consumes is part of the state: consumers with their credit, and leases
+//! that wait. So the entry that makes a delivery possible also makes it, and any
+//! node can say who holds what. Leases that were delivered hang on a session,
+//! which can move to another node; leases that were pulled end by their time.
+//!
+//! A request with a [request id](ids::RequestId) is done once, however often it
+//! comes, and answered alike each time.
+//!
+//! # What always holds
+//!
+//! [`invariants::check`] recounts these; tests do it after every entry.
+//!
+//! 1. A message is ready, delayed, leased or dead, and in the books of its queue
+//!    as exactly that.
+//! 2. What entered a queue is in it or left by a way that is counted:
+//!    `published = ready + delayed + leased + dead + acked + expired +
+//!    dead_lettered + dropped + deleted`.
+//! 3. Whatever ends or begins by time stands in the deadlines, once, and nothing
+//!    else does.
+//! 4. A lease hangs on nothing or on a session that exists. What a consumer has
+//!    in flight is the number of leases that it holds of its queue. A grant
+//!    never takes it above its credit.
+//! 5. No ready message waits while somebody could take it.
+//! 6. A session that is not orphaned is on the current life of its node.
+//! 7. The requests that are remembered as waiting are those that wait.
+//! 8. Every index says what the records say.
+//!
+//! # How it is kept
+//!
+//! The state proper is small: the records of messages in pages that snapshots
+//! share, and the heads of queues, sessions, consumers, clients and waiting
+//! leases. Everything else is an index over these, rebuilt by
+//! [`Broker::restore`]. No command walks through a queue except to purge or
+//! delete it, and a queue in which nothing happens costs nothing.
+//!
+//! # What is left out
+//!
+//! Contents: a message knows the length of its content and the place of it in
+//! the log; storage keeps the bytes, until
+//! [`Effect::ContentDropped`](effect::Effect::ContentDropped). Waiting for room,
+//! retrying, connections and their protocols, users: all that is the node's.
+//! Priorities, exchanges, groups, deduplication by content, transactions and
+//! redrive are not here yet. Their places are: the order of a queue is that of
+//! `Place`, a content's references are counted in `drop_content`, and commands,
+//! effects and snapshot frames grow at their ends.
+
 #![forbid(unsafe_code)]
 
 mod assign;
@@ -7,6 +90,7 @@ mod broker;
 pub mod command;
 mod deadlines;
 pub mod effect;
+mod graves;
 mod hash;
 pub mod ids;
 pub mod invariants;

@@ -59,6 +59,10 @@ pub const SESSION_GRACE: Millis = Millis(10_000);
 /// Most things that fall due are done in one entry. The others stay due, so
 /// that [`next_deadline`](crate::Broker::next_deadline) asks for one more.
 pub const DUE_PER_ENTRY_MAX: usize = 4_096;
+/// Most contents of purged messages and deleted queues that are dropped in one
+/// entry. As long as there are more,
+/// [`next_deadline`](crate::Broker::next_deadline) asks for one more.
+pub const BURIED_PER_ENTRY_MAX: usize = 16_384;
 /// Most queues that may be making room for one another in one command. The
 /// message displaced from the last of them stays there, in its dead set.
 pub const DISPLACEMENTS_MAX: usize = 16;

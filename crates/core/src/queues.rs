@@ -59,18 +59,10 @@ impl Broker {
 
     pub(crate) fn purge_queue(&mut self, name: &QueueName) -> Outcome {
         let queue = self.queue_id(name)?;
-        let free = |record: &Record| matches!(record.state, State::Ready | State::Delayed { .. });
-        let records = self.held(queue).records.iter();
-        let positions: Vec<u64> = records
-            .filter(|(_, r)| free(r))
-            .map(|(position, _)| position)
-            .collect();
-        for position in &positions {
-            self.remove(queue, *position, |totals| &mut totals.deleted);
-        }
-        Ok(Reply::Purged {
-            count: positions.len() as u64,
-        })
+        let count = self.bury(queue, |state| {
+            matches!(state, State::Ready | State::Delayed { .. })
+        });
+        Ok(Reply::Purged { count })
     }
 
     pub(crate) fn delete_queue(&mut self, name: &QueueName, if_empty: bool, if_unused: bool) -> Outcome {
@@ -92,7 +84,6 @@ impl Broker {
         }
         let consumers: Vec<(SessionId, ConsumerId)> = queue.consumers.iter().copied().collect();
         let takers: Vec<Taker> = queue.takers.values().copied().collect();
-        let positions: Vec<u64> = queue.records.iter().map(|(position, _)| position).collect();
         for (session, consumer) in consumers {
             self.remove_consumer(session, consumer);
             let head = self.sessions.by_id[&session].head;
@@ -110,9 +101,7 @@ impl Broker {
                 self.answer(client, sequence, Vec::new());
             }
         }
-        for position in positions {
-            self.remove(id, position, |totals| &mut totals.deleted);
-        }
+        self.bury(id, |_| true);
         self.queues.remove(&id);
         self.names.remove(name);
         Ok(Reply::Deleted { count })

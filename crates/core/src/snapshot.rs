@@ -21,6 +21,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::assign::{Waiter, Waiters};
 use crate::broker::Broker;
 use crate::deadlines::Due;
+use crate::graves::Graves;
 use crate::hash::{RollingHash, encode_into};
 use crate::ids::{ClientId, ConsumerId, Incarnation, MessageId, NodeId, QueueId, SessionId, Timestamp};
 use crate::invariants;
@@ -41,6 +42,7 @@ const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub struct Snapshot {
     root: Root,
     queues: Vec<(Head, Pages)>,
+    graves: Graves,
     sessions: Vec<SavedSession>,
     waiters: Vec<Waiter>,
     clients: BTreeMap<ClientId, Arc<Client>>,
@@ -81,7 +83,9 @@ pub enum RestoreError {
 enum Frame<'a> {
     Root(Cow<'a, Root>),
     Queue(Cow<'a, Head>),
-    /// Of the queue before it.
+    /// Records that belong to no queue any more.
+    Grave,
+    /// Of the queue or grave before it.
     Page {
         number: u64,
         page: Cow<'a, Page>,
@@ -149,6 +153,7 @@ impl Broker {
                 .values()
                 .map(|queue| (queue.head.clone(), queue.records.clone()))
                 .collect(),
+            graves: self.graves.clone(),
             sessions: sessions.collect(),
             waiters: self.waiters.by_request.values().cloned().collect(),
             clients: self.requests.clients().clone(),
@@ -227,12 +232,11 @@ impl Snapshot {
         writer.frame(&Frame::Root(Cow::Borrowed(&self.root)))?;
         for (head, records) in &self.queues {
             writer.frame(&Frame::Queue(Cow::Borrowed(head)))?;
-            for (number, page) in records.pages() {
-                writer.frame(&Frame::Page {
-                    number,
-                    page: Cow::Borrowed(page),
-                })?;
-            }
+            writer.pages(records)?;
+        }
+        for records in &self.graves.records {
+            writer.frame(&Frame::Grave)?;
+            writer.pages(records)?;
         }
         for SavedSession { id, head, consumers } in &self.sessions {
             let consumers = Cow::Borrowed(&consumers[..]);
@@ -261,7 +265,8 @@ impl Snapshot {
         writer.finish()
     }
 
-    /// The contents that its messages refer to, and their lengths.
+    /// The contents that its messages refer to, and their lengths. Not those of
+    /// messages that are gone, even if their contents are still to be dropped.
     pub fn contents(&self) -> impl Iterator<Item = (MessageId, u32)> + '_ {
         let records = self.queues.iter().flat_map(|(_, records)| records.iter());
         records.map(|(_, record)| (record.id, record.content_bytes))
@@ -298,6 +303,16 @@ impl<E> Writer<'_, E> {
             (self.sink)(piece)?;
         }
         self.buffer.drain(..whole);
+        Ok(())
+    }
+
+    fn pages(&mut self, records: &Pages) -> Result<(), E> {
+        for (number, page) in records.pages() {
+            self.frame(&Frame::Page {
+                number,
+                page: Cow::Borrowed(page),
+            })?;
+        }
         Ok(())
     }
 
@@ -387,6 +402,7 @@ struct Restoring {
     broker: Broker,
     root: Option<Root>,
     clients: BTreeMap<ClientId, Arc<Client>>,
+    /// None after a grave.
     last_queue: Option<QueueId>,
     last_client: Option<ClientId>,
 }
@@ -401,14 +417,18 @@ impl Restoring {
                 let named = self.broker.names.insert(head.name.clone(), head.id).is_none();
                 named & self.broker.queues.insert(head.id, Queue::new(head)).is_none()
             }
-            Frame::Page { number, page } => match self.last_queue {
-                Some(id) => self
-                    .broker
-                    .held_mut(id)
-                    .records
-                    .restore(number, page.into_owned()),
-                None => false,
-            },
+            Frame::Grave => {
+                self.last_queue = None;
+                self.broker.graves.records.push_back(Pages::default());
+                true
+            }
+            Frame::Page { number, page } => {
+                let home = match self.last_queue {
+                    Some(id) => Some(&mut self.broker.held_mut(id).records),
+                    None => self.broker.graves.records.back_mut(),
+                };
+                home.is_some_and(|records| records.restore(number, page.into_owned()))
+            }
             Frame::Session { id, head, consumers } => {
                 let mut session = Session::new(head);
                 session.consumers = consumers.into_owned().into_iter().collect();

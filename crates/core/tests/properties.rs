@@ -571,7 +571,7 @@ fn log_of(plan: &[PlannedEntry]) -> Vec<Entry> {
             match effect {
                 Effect::Deliver { leased, .. } => tokens.push(leased.token),
                 Effect::LeaseAnswered { leased, .. } => {
-                    tokens.extend(leased.iter().map(|leased| leased.token))
+                    tokens.extend(leased.iter().map(|leased| leased.token));
                 }
                 _ => {}
             }

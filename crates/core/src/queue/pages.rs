@@ -1,9 +1,10 @@
 //! The records of a queue by position, in pages that a snapshot can share.
 //!
-//! A page holds the records of 64 positions. A snapshot clones the handles of
-//! the pages; a write to a page that a snapshot still holds copies that page
-//! first. So taking a snapshot costs a handle for 64 messages, and holding one
-//! costs a copy of what changes meanwhile.
+//! A page holds the records of 64 positions, a shelf 64 pages. A snapshot
+//! clones the handles of the shelves; a write to a page that a snapshot still
+//! holds copies that page first, and the handles of its shelf. So taking a
+//! snapshot costs one handle for 4,096 messages, and holding one costs a copy of
+//! what changes meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,104 +16,167 @@ use super::record::Record;
 /// Records by position.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pages {
-    pages: BTreeMap<u64, Arc<Page>>,
+    shelves: BTreeMap<u64, Arc<Shelf>>,
 }
 
 /// The records of 64 positions that follow each other. Persisted in snapshots.
-///
-/// Bit *n* of `present` says that there is a record for the *n*-th of them;
-/// `records` has those, in order. A page in a queue is never empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Page {
+pub(crate) type Page = Sparse<Record>;
+
+type Shelf = Sparse<Arc<Page>>;
+
+/// Up to 64 items by number. None of those that are kept is ever empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sparse<T> {
+    /// Bit *n* says that there is an item of number *n*.
     present: u64,
-    records: Vec<Record>,
+    /// Those, in order.
+    items: Vec<T>,
 }
 
-const POSITIONS: u64 = u64::BITS as u64;
+const ITEMS: u64 = u64::BITS as u64;
 
 impl Pages {
     pub(crate) fn get(&self, position: u64) -> Option<&Record> {
-        let page = self.pages.get(&(position / POSITIONS))?;
-        page.has(position).then(|| &page.records[page.rank(position)])
+        let (shelf, page) = numbers(position);
+        self.shelves.get(&shelf)?.get(page)?.get(position)
     }
 
+    /// Copies what a snapshot holds too, if there is such a record.
     pub(crate) fn get_mut(&mut self, position: u64) -> Option<&mut Record> {
-        let page = self.pages.get_mut(&(position / POSITIONS))?;
-        if !page.has(position) {
-            return None;
-        }
-        let rank = page.rank(position);
-        Some(&mut Arc::make_mut(page).records[rank])
+        let (shelf, page) = numbers(position);
+        let shelf = self.shelves.get_mut(&shelf)?;
+        shelf.get(page)?.get(position)?;
+        Arc::make_mut(Arc::make_mut(shelf).get_mut(page)?).get_mut(position)
     }
 
     /// The position must be free.
     pub(crate) fn insert(&mut self, position: u64, record: Record) {
-        let page = Arc::make_mut(self.pages.entry(position / POSITIONS).or_default());
-        assert!(!page.has(position), "position {position} is taken");
-        let rank = page.rank(position);
-        page.records.insert(rank, record);
-        page.present |= bit(position);
+        let (shelf, page) = numbers(position);
+        let shelf = Arc::make_mut(self.shelves.entry(shelf).or_default());
+        if shelf.get(page).is_none() {
+            shelf.insert(page, Arc::default());
+        }
+        let page = shelf.get_mut(page).expect("it was inserted if it was not there");
+        Arc::make_mut(page).insert(position, record);
     }
 
     pub(crate) fn remove(&mut self, position: u64) -> Option<Record> {
-        let number = position / POSITIONS;
-        let page = self.pages.get_mut(&number)?;
-        if !page.has(position) {
-            return None;
+        let (shelf_number, page_number) = numbers(position);
+        let shelf = self.shelves.get_mut(&shelf_number)?;
+        shelf.get(page_number)?.get(position)?;
+        let shelf = Arc::make_mut(shelf);
+        let page = Arc::make_mut(shelf.get_mut(page_number)?);
+        let record = page.remove(position);
+        if page.is_empty() {
+            shelf.remove(page_number);
         }
-        let rank = page.rank(position);
-        let page = Arc::make_mut(page);
-        page.present &= !bit(position);
-        let record = page.records.remove(rank);
-        if page.present == 0 {
-            self.pages.remove(&number);
+        if shelf.is_empty() {
+            self.shelves.remove(&shelf_number);
         }
-        Some(record)
+        record
+    }
+
+    pub(crate) fn first_position(&self) -> Option<u64> {
+        self.iter().next().map(|(position, _)| position)
     }
 
     /// All records, by position.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Record)> {
-        self.pages.iter().flat_map(|(number, page)| page.iter(*number))
+        self.pages().flat_map(|(number, page)| {
+            page.iter()
+                .map(move |(offset, record)| (number * ITEMS + offset, record))
+        })
     }
 
+    /// All pages, by number.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, &Page)> {
-        self.pages.iter().map(|(number, page)| (*number, &**page))
+        self.shelves.iter().flat_map(|(number, shelf)| {
+            shelf
+                .iter()
+                .map(move |(offset, page)| (number * ITEMS + offset, &**page))
+        })
     }
 
     /// Takes a page as it was written; false if it is malformed, or not the
     /// next one.
     pub(crate) fn restore(&mut self, number: u64, page: Page) -> bool {
-        let follows = self.pages.last_key_value().is_none_or(|(last, _)| *last < number);
-        let sound = page.present != 0 && page.present.count_ones() as usize == page.records.len();
-        if follows && sound && number <= u64::MAX / POSITIONS {
-            self.pages.insert(number, Arc::new(page));
-            return true;
+        let last = self
+            .shelves
+            .last_key_value()
+            .and_then(|(shelf, pages)| pages.iter().last().map(|(offset, _)| shelf * ITEMS + offset));
+        let follows = last.is_none_or(|last| last < number);
+        let sound = !page.is_empty() && page.is_sound() && number <= u64::MAX / ITEMS;
+        if follows && sound {
+            let shelf = self.shelves.entry(number / ITEMS).or_default();
+            Arc::make_mut(shelf).insert(number, Arc::new(page));
         }
-        false
+        follows && sound
     }
 }
 
-impl Page {
-    /// Its records and their positions, if it is the page of that number.
-    pub(crate) fn iter(&self, number: u64) -> impl Iterator<Item = (u64, &Record)> {
-        let positions = (0..POSITIONS).filter(|offset| self.present & bit(*offset) != 0);
-        positions
-            .map(move |offset| number * POSITIONS + offset)
-            .zip(&self.records)
+/// Of its shelf, and of its page among all pages.
+fn numbers(position: u64) -> (u64, u64) {
+    (position / ITEMS / ITEMS, position / ITEMS)
+}
+
+/// Numbers count modulo 64 here: the caller found the right 64.
+impl<T> Sparse<T> {
+    fn get(&self, number: u64) -> Option<&T> {
+        self.has(number).then(|| &self.items[self.rank(number)])
     }
 
-    fn has(&self, position: u64) -> bool {
-        self.present & bit(position) != 0
+    fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        let rank = self.rank(number);
+        self.has(number).then(|| &mut self.items[rank])
     }
 
-    /// How many records of this page come before that position.
-    fn rank(&self, position: u64) -> usize {
-        (self.present & (bit(position) - 1)).count_ones() as usize
+    fn insert(&mut self, number: u64, item: T) {
+        assert!(!self.has(number), "{number} is taken");
+        self.items.insert(self.rank(number), item);
+        self.present |= bit(number);
+    }
+
+    fn remove(&mut self, number: u64) -> Option<T> {
+        if !self.has(number) {
+            return None;
+        }
+        self.present &= !bit(number);
+        Some(self.items.remove(self.rank(number)))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        (0..ITEMS).filter(|number| self.has(*number)).zip(&self.items)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.present == 0
+    }
+
+    fn is_sound(&self) -> bool {
+        self.present.count_ones() as usize == self.items.len()
+    }
+
+    fn has(&self, number: u64) -> bool {
+        self.present & bit(number) != 0
+    }
+
+    /// How many items come before that number.
+    fn rank(&self, number: u64) -> usize {
+        (self.present & (bit(number) - 1)).count_ones() as usize
     }
 }
 
-fn bit(position: u64) -> u64 {
-    1 << (position % POSITIONS)
+impl<T> Default for Sparse<T> {
+    fn default() -> Self {
+        Self {
+            present: 0,
+            items: Vec::new(),
+        }
+    }
+}
+
+fn bit(number: u64) -> u64 {
+    1 << (number % ITEMS)
 }
 
 #[cfg(test)]
@@ -137,13 +201,13 @@ mod tests {
     #[test]
     fn keeps_records_in_order_of_position_with_gaps() {
         let mut pages = Pages::default();
-        for position in [3, 64, 200, 0, 63, 65] {
+        for position in [3, 64, 200, 0, 63, 65, 4_095, 4_096, 70_000] {
             pages.insert(position, record(u32::try_from(position).unwrap()));
         }
         assert_eq!(pages.remove(63), Some(record(63)));
         assert_eq!(pages.remove(63), None);
         let positions: Vec<u64> = pages.iter().map(|(position, _)| position).collect();
-        assert_eq!(positions, [0, 3, 64, 65, 200]);
+        assert_eq!(positions, [0, 3, 64, 65, 200, 4_095, 4_096, 70_000]);
         assert!(
             pages
                 .iter()
@@ -151,14 +215,18 @@ mod tests {
         );
         assert_eq!(pages.get(65), Some(&record(65)));
         assert_eq!(pages.get(66), None);
+        assert_eq!(pages.first_position(), Some(0));
     }
 
     #[test]
-    fn an_empty_page_goes() {
+    fn what_is_empty_goes() {
         let mut pages = Pages::default();
         pages.insert(70, record(70));
+        pages.insert(4_100, record(1));
         pages.remove(70);
-        assert_eq!(pages.pages().count(), 0);
+        assert_eq!(pages.shelves.len(), 1);
+        pages.remove(4_100);
+        assert!(pages.shelves.is_empty());
     }
 
     #[test]
@@ -170,5 +238,33 @@ mod tests {
         pages.insert(2, record(2));
         assert_eq!(before.get(1), Some(&record(1)));
         assert_eq!(before.get(2), None);
+        pages.remove(1);
+        assert_eq!(before.get(1), Some(&record(1)));
+    }
+
+    #[test]
+    fn pages_are_restored_in_order_only() {
+        let mut written = Pages::default();
+        for position in [1, 70, 5_000] {
+            written.insert(position, record(u32::try_from(position).unwrap()));
+        }
+        let pages: Vec<(u64, Page)> = written
+            .pages()
+            .map(|(number, page)| (number, page.clone()))
+            .collect();
+        let mut read = Pages::default();
+        assert!(!read.restore(0, Page::default()));
+        for (number, page) in &pages {
+            assert!(read.restore(*number, page.clone()));
+            assert!(!read.restore(*number, page.clone()));
+        }
+        assert!(read.iter().eq(written.iter()));
+        assert!(!read.restore(
+            9_999,
+            Page {
+                present: 3,
+                items: vec![record(0)]
+            }
+        ));
     }
 }

@@ -966,15 +966,16 @@ impl Model {
         };
         let mut held = Vec::new();
         for (i, message) in self.messages.iter().enumerate() {
-            if let State::Leased {
+            let State::Leased {
                 grant,
                 holder: Some((session, consumer)),
                 ..
             } = message.state
-            {
-                if session == id {
-                    held.push((grant, consumer, i));
-                }
+            else {
+                continue;
+            };
+            if session == id {
+                held.push((grant, consumer, i));
             }
         }
         held.sort();

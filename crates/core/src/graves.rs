@@ -1,0 +1,79 @@
+//! What was purged or deleted, until its contents are dropped.
+//!
+//! A purge of ten million messages is done at once, and says so. To tell of ten
+//! million contents takes longer: that is done a slice with each entry, and as
+//! long as there is more the broker asks for one.
+
+use std::collections::VecDeque;
+
+use crate::broker::Broker;
+use crate::deadlines::Due;
+use crate::ids::QueueId;
+use crate::limits::BURIED_PER_ENTRY_MAX;
+use crate::queue::{Holder, Lease, Pages, State, Tally};
+
+/// Records that belong to no queue any more, the oldest grave first. None is
+/// empty.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Graves {
+    pub(crate) records: VecDeque<Pages>,
+}
+
+impl Broker {
+    /// Takes all messages in certain states, ready ones among them, out of a
+    /// queue, and says how many.
+    pub(crate) fn bury(&mut self, id: QueueId, buried: fn(&State) -> bool) -> u64 {
+        let queue = self.queues.get_mut(&id).expect("the caller saw it");
+        let mut grave = std::mem::take(&mut queue.records);
+        queue.ready.clear();
+        let mut count = 0;
+        let mut staying = Vec::new();
+        let mut held = Vec::new();
+        for (position, record) in grave.iter() {
+            if !buried(&record.state) {
+                staying.push(position);
+                continue;
+            }
+            count += 1;
+            let tally = queue.tallies.of_mut(&record.state);
+            *tally = tally.minus(Tally::of(record));
+            if let Some(at) = record.due() {
+                self.deadlines.remove(at, Due::Message { queue: id, position });
+            }
+            if let State::Leased(Lease {
+                holder: Holder::Consumer { session, consumer },
+                ..
+            }) = record.state
+            {
+                held.push((session, consumer, position));
+            }
+        }
+        for position in staying {
+            let record = grave.remove(position).expect("it was seen just now");
+            queue.records.insert(position, record);
+        }
+        queue.head.totals.deleted += count;
+        if count > 0 {
+            self.graves.records.push_back(grave);
+        }
+        for (session, consumer, position) in held {
+            self.let_go(session, consumer, id, position);
+        }
+        count
+    }
+
+    /// Drops the contents of what was buried, as many as one entry may.
+    pub(crate) fn drop_buried(&mut self) {
+        for _ in 0..BURIED_PER_ENTRY_MAX {
+            let Some(grave) = self.graves.records.front_mut() else {
+                return;
+            };
+            let position = grave.first_position().expect("no grave is empty");
+            let record = grave.remove(position).expect("it was seen just now");
+            if grave.first_position().is_none() {
+                self.graves.records.pop_front();
+            }
+            self.drop_content(&record);
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! The format of a log entry: what is written can be read, by every later
+//! version, and what is not a batch is refused.
+
+#![allow(clippy::disallowed_methods)] // reads samples
+
+use std::path::Path;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use quorate_core::Broker;
+use quorate_core::batch::{self, Batch, BatchError};
+use quorate_core::command::{Command, NewMessage, Overflow, Request, SettingsPatch, Settlement, Verdict};
+use quorate_core::ids::{
+    ClientId, ConsumerId, Incarnation, Millis, NodeId, QueueId, QueueName, RequestId, SessionId, Timestamp,
+    Token,
+};
+use quorate_core::outcome::{Rejection, Reply};
+
+/// One of each command, with every field set.
+fn requests() -> Vec<Request> {
+    let queue = || QueueName::new("jobs").unwrap();
+    let settings = SettingsPatch {
+        lease: Some(Millis(30_000)),
+        deliveries_max: Some(5),
+        dead_letter_queue: Some(Some(QueueName::new("failed").unwrap())),
+        length_max: Some(1_000),
+        bytes_max: Some(1 << 40),
+        overflow: Some(Overflow::DropHead),
+        message_ttl: Some(Millis(3_600_000)),
+        backoff_initial: Some(Millis(1_000)),
+        backoff_max: Some(Millis(60_000)),
+    };
+    let messages = vec![
+        NewMessage {
+            delay: Millis(0),
+            ttl: Millis(0),
+        },
+        NewMessage {
+            delay: Millis(5),
+            ttl: Millis(9),
+        },
+    ];
+    let token = Token {
+        queue: QueueId(65_536),
+        position: 7,
+        attempt: 2,
+        grant: 300,
+    };
+    let reason = || "disk full".to_owned();
+    let verdicts = [
+        Verdict::Ack,
+        Verdict::Nack {
+            delay: Some(Millis(5_000)),
+            reason: reason(),
+        },
+        Verdict::Release,
+        Verdict::DeadLetter { reason: reason() },
+        Verdict::Extend {
+            lease: Some(Millis(60_000)),
+        },
+    ];
+    let settlements = verdicts
+        .into_iter()
+        .map(|verdict| Settlement { token, verdict })
+        .collect();
+    let (session, consumer) = (SessionId(u64::MAX), ConsumerId(3));
+    let (node, incarnation) = (NodeId(11), Incarnation(2));
+    let lease = Some(Millis(10_000));
+    let commands = vec![
+        Command::DeclareQueue {
+            name: queue(),
+            settings: settings.clone(),
+        },
+        Command::UpdateQueue {
+            name: queue(),
+            settings,
+        },
+        Command::PurgeQueue { name: queue() },
+        Command::DeleteQueue {
+            name: queue(),
+            if_empty: true,
+            if_unused: false,
+        },
+        Command::Publish {
+            queue: queue(),
+            messages,
+        },
+        Command::Lease {
+            queue: queue(),
+            count_max: 10,
+            lease,
+            wait: Millis(5_000),
+            node,
+        },
+        Command::Settle { settlements },
+        Command::AttachSession {
+            session,
+            node,
+            incarnation,
+        },
+        Command::CloseSession { session, epoch: 4 },
+        Command::Consume {
+            session,
+            consumer,
+            queue: queue(),
+            credit: 64,
+            lease,
+            name: "worker".to_owned(),
+        },
+        Command::CancelConsumer { session, consumer },
+        Command::SetCredit {
+            session,
+            consumer,
+            credit: 0,
+        },
+        Command::NodeUp { node, incarnation },
+        Command::NodeDown { node, incarnation },
+        Command::Tick,
+    ];
+    let id = |n| RequestId {
+        client: ClientId(0x1234_5678_9abc_def0),
+        sequence: n,
+        oldest_unanswered: 1,
+    };
+    commands
+        .into_iter()
+        .zip(1..)
+        .map(|(command, n)| Request {
+            id: (n % 2 == 0).then(|| id(n)),
+            command,
+        })
+        .collect()
+}
+
+fn contents() -> Vec<Bytes> {
+    vec![
+        Bytes::from_static(b""),
+        Bytes::from_static(b"properties and body"),
+    ]
+}
+
+fn sample() -> Bytes {
+    batch::encode(Timestamp(1_700_000_000_000), &requests(), &contents())
+}
+
+#[test]
+fn a_batch_comes_back_as_it_was() {
+    let encoded = sample();
+    let decoded = Batch::decode(encoded.clone()).unwrap();
+    assert_eq!(decoded.at, Timestamp(1_700_000_000_000));
+    assert_eq!(decoded.requests, requests());
+    assert_eq!(decoded.contents, contents());
+    assert_eq!(decoded.content_lengths(), [0, 19]);
+    assert_eq!(
+        batch::encode(decoded.at, &decoded.requests, &decoded.contents),
+        encoded
+    );
+}
+
+#[test]
+fn an_empty_batch_is_one_too() {
+    let encoded = batch::encode(Timestamp(5), &[], &[]);
+    assert_eq!(Batch::decode(encoded).unwrap().requests, []);
+}
+
+#[test]
+fn a_content_is_found_by_its_number_and_not_copied() {
+    let encoded = sample();
+    let content = batch::content(&encoded, 1).unwrap();
+    assert_eq!(content, contents()[1]);
+    assert!(encoded.as_ptr_range().contains(&content.as_ptr()));
+    assert_eq!(batch::content(&encoded, 0).unwrap(), Bytes::new());
+    assert_eq!(
+        batch::content(&encoded, 2),
+        Err(BatchError::NoSuchContent { number: 2, count: 2 })
+    );
+}
+
+#[test]
+fn a_publish_without_its_contents_is_no_batch() {
+    let encoded = batch::encode(Timestamp(1), &requests(), &contents()[..1]);
+    assert!(matches!(Batch::decode(encoded), Err(BatchError::Malformed(_))));
+}
+
+#[test]
+fn a_name_is_checked_where_it_is_decoded() {
+    let name = QueueName::new("xyz").unwrap();
+    let encoded = batch::encode(
+        Timestamp(1),
+        &[Request {
+            id: None,
+            command: Command::PurgeQueue { name },
+        }],
+        &[],
+    );
+    let mut broken = encoded.to_vec();
+    let place = encoded.windows(3).position(|bytes| bytes == b"xyz").unwrap();
+    broken[place] = b'\n';
+    assert!(matches!(
+        Batch::decode(broken.into()),
+        Err(BatchError::Malformed(_))
+    ));
+}
+
+#[test]
+fn outcomes_come_back_as_they_were() {
+    let outcomes = vec![
+        Ok(Reply::Done),
+        Err(Rejection::StaleLease),
+        Ok(Reply::Settled(vec![Err(Rejection::LimitExceeded(
+            "x".to_owned(),
+        ))])),
+    ];
+    let encoded = batch::encode_outcomes(&outcomes);
+    assert_eq!(batch::decode_outcomes(&encoded), Ok(outcomes));
+    for end in 0..encoded.len() {
+        assert!(batch::decode_outcomes(&encoded[..end]).is_err());
+    }
+}
+
+/// Logs outlive the program that wrote them. A sample is never changed; a new
+/// version gets one of its own.
+#[test]
+fn version_1_can_be_read() {
+    let kept = kept("batch-v1.bin", &sample());
+    assert_eq!(Batch::decode(kept.clone()).unwrap().requests, requests());
+    assert_eq!(batch::content(&kept, 1).unwrap(), contents()[1]);
+    assert_eq!(kept, sample(), "version 1 is written otherwise than it was");
+}
+
+/// The same of snapshots.
+#[test]
+fn version_1_of_a_snapshot_can_be_restored() {
+    let mut broker = Broker::new();
+    for (entry, index) in history().into_iter().zip(1..) {
+        let batch = Batch::decode(entry).unwrap();
+        broker.apply(batch.meta(index), &batch.requests, &batch.content_lengths());
+    }
+    let written = write(&broker);
+    let kept = kept("snapshot-v1.bin", &written);
+    let restored = Broker::restore([Ok::<_, std::io::Error>(&kept)].into_iter()).unwrap();
+    assert_eq!(restored.state_hash(), broker.state_hash());
+    assert_eq!(write(&restored), kept);
+    assert_eq!(kept, written, "version 1 is written otherwise than it was");
+}
+
+/// Leaves behind one of everything that a snapshot can hold.
+fn history() -> Vec<Bytes> {
+    let name = |name: &str| QueueName::new(name).unwrap();
+    let declare = |queue: &str, settings| Command::DeclareQueue {
+        name: name(queue),
+        settings,
+    };
+    let publish = |queue: &str, delay, ttl| Command::Publish {
+        queue: name(queue),
+        messages: vec![NewMessage {
+            delay: Millis(delay),
+            ttl: Millis(ttl),
+        }],
+    };
+    let lease = |queue: &str, wait| Command::Lease {
+        queue: name(queue),
+        count_max: 1,
+        lease: None,
+        wait: Millis(wait),
+        node: NodeId(1),
+    };
+    let (session, consumer, node) = (SessionId(5), ConsumerId(1), NodeId(1));
+    let settled = |grant, position, verdict| Command::Settle {
+        settlements: vec![Settlement {
+            token: Token {
+                queue: QueueId(1 << 16 | 1),
+                position,
+                attempt: 1,
+                grant,
+            },
+            verdict,
+        }],
+    };
+    let target = SettingsPatch {
+        dead_letter_queue: Some(Some(name("failed"))),
+        ..SettingsPatch::default()
+    };
+    let consume = Command::Consume {
+        session,
+        consumer,
+        queue: name("pushed"),
+        credit: 2,
+        lease: None,
+        name: "w".to_owned(),
+    };
+    let first = vec![
+        declare("failed", SettingsPatch::default()),
+        declare("jobs", target),
+        declare("pushed", SettingsPatch::default()),
+        Command::AttachSession {
+            session,
+            node,
+            incarnation: Incarnation(1),
+        },
+        consume,
+        publish("pushed", 0, 0),
+        publish("jobs", 0, 0),
+        publish("jobs", 0, 0),
+        publish("jobs", 60_000, 0),
+        publish("jobs", 0, 600_000),
+    ];
+    let then = vec![
+        lease("jobs", 0),
+        lease("jobs", 0),
+        settled(
+            2,
+            0,
+            Verdict::DeadLetter {
+                reason: "no".to_owned(),
+            },
+        ),
+        settled(
+            3,
+            1,
+            Verdict::Nack {
+                delay: Some(Millis(5_000)),
+                reason: "later".to_owned(),
+            },
+        ),
+        lease("failed", 0),
+        lease("failed", 30_000),
+        Command::NodeUp {
+            node: NodeId(2),
+            incarnation: Incarnation(9),
+        },
+        Command::PurgeQueue {
+            name: name("missing"),
+        },
+    ];
+    let request = |(command, n): (Command, u64)| Request {
+        id: Some(RequestId {
+            client: ClientId(7 + n % 2),
+            sequence: n / 2 + 1,
+            oldest_unanswered: 1,
+        }),
+        command,
+    };
+    let contents = vec![Bytes::from_static(b"content"); 5];
+    let first: Vec<Request> = first
+        .into_iter()
+        .map(|command| Request { id: None, command })
+        .collect();
+    let then: Vec<Request> = then.into_iter().zip(0..).map(request).collect();
+    vec![
+        batch::encode(Timestamp(1_700_000_000_000), &first, &contents),
+        batch::encode(Timestamp(1_700_000_000_050), &then, &[]),
+    ]
+}
+
+fn write(broker: &Broker) -> Bytes {
+    let mut bytes = Vec::new();
+    let mut sink = |piece: &[u8]| {
+        bytes.extend_from_slice(piece);
+        Ok::<_, std::convert::Infallible>(())
+    };
+    broker.snapshot().write(&mut sink).unwrap();
+    bytes.into()
+}
+
+/// The kept sample of that name. `UPDATE_GOLDENFILES=1` writes one that is not
+/// there yet; none is ever overwritten.
+fn kept(name: &str, fresh: &[u8]) -> Bytes {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/samples")
+        .join(name);
+    if !path.exists() && std::env::var_os("UPDATE_GOLDENFILES").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, fresh).unwrap();
+    }
+    std::fs::read(&path).unwrap().into()
+}
+
+proptest! {
+    #[test]
+    fn a_batch_that_is_cut_short_is_refused(end in any::<prop::sample::Index>()) {
+        let encoded = sample();
+        let cut = encoded.slice(..end.index(encoded.len()));
+        prop_assert!(Batch::decode(cut).is_err());
+    }
+
+    /// A flipped bit may give another batch (its checksum is storage's), never
+    /// a panic, and never a content from outside.
+    #[test]
+    fn a_flipped_bit_brings_nothing_down(at in any::<prop::sample::Index>(), bit in 0..8_u8) {
+        let mut bytes = sample().to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        let bytes = Bytes::from(bytes);
+        for number in 0..3 {
+            let _ = batch::content(&bytes, number);
+        }
+        if let Ok(decoded) = Batch::decode(bytes) {
+            let mut broker = Broker::new();
+            broker.apply(decoded.meta(1), &decoded.requests, &decoded.content_lengths());
+        }
+    }
+
+    #[test]
+    fn noise_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let mut bytes = bytes;
+        let _ = Batch::decode(bytes.clone().into());
+        if let Some(version) = bytes.first_mut() {
+            *version = 1;
+        }
+        let bytes = Bytes::from(bytes);
+        let _ = Batch::decode(bytes.clone());
+        let _ = batch::content(&bytes, 0);
+    }
+}
