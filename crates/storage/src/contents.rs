@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! space meta    node: u64 LE node id       sweep: empty, there while orphans may exist
+//!               sequence: u64 LE, grows by one with each flush      (values as in `meta`)
 //! space parts   key    u64 BE index, u32 BE number, u16 BE part
 //!               value  u8 format = 1, u32 LE crc32 of key and rest, rest = u32 LE content length, bytes
 //! ```
@@ -18,12 +19,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
 
 use crate::door::Door;
 use crate::engine::disk::Disk;
 use crate::engine::{Engine, Space, VALUE_LEN_MAX};
 use crate::error::{OpenError, StorageError};
 use crate::failure::Failure;
+use crate::progress::Progress;
 use crate::throttle::Throttle;
 use crate::{Options, compact, meta};
 
@@ -34,6 +37,7 @@ const PARTS: Space = Space(1);
 
 const NODE: &str = "node";
 const SWEEP: &str = "sweep";
+const SEQUENCE: &str = "sequence";
 
 const FORMAT: u8 = 1;
 const HEAD: usize = 1 + 4;
@@ -64,11 +68,25 @@ pub struct Contents {
     inner: Arc<Inner>,
 }
 
+/// The open database, before anything uses it.
+pub(crate) struct ContentsDatabase {
+    engine: Disk,
+    /// The number of the last flush.
+    sequence: u64,
+}
+
 struct Inner {
     engine: Arc<Disk>,
+    flushes: Mutex<Flushes>,
     failure: Arc<Failure>,
     bytes_per_second: Option<u64>,
     _door: Arc<Door>,
+}
+
+/// Counts the flushes, in the database and beside it.
+struct Flushes {
+    sequence: u64,
+    progress: Progress,
 }
 
 impl Contents {
@@ -79,60 +97,83 @@ impl Contents {
         Ok(engine.flush()?)
     }
 
-    /// Opens the database, which must be the node's own. Changes nothing that it holds.
-    pub(crate) fn open_database(path: &Path, node: u64, options: &Options) -> Result<Disk, OpenError> {
+    /// Opens the database, which must be the node's own and hold everything up to flush `reached`. Changes
+    /// nothing that it holds.
+    pub(crate) fn open_database(
+        path: &Path,
+        node: u64,
+        reached: u64,
+        options: &Options,
+    ) -> Result<ContentsDatabase, OpenError> {
         let engine = Disk::open(path, &SPACES, options.contents_cache_bytes)?;
         let damaged = |what: String| OpenError::damaged(path.join("db"), what);
-        let owner = engine
-            .get(META, NODE.as_bytes())?
-            .ok_or_else(|| damaged("it names no node".into()))?;
-        let owner = meta::decode(NODE, &owner).and_then(|mut payload| meta::take_u64(&mut payload));
-        match owner {
-            Ok(owner) if owner == node => Ok(engine),
-            Ok(owner) => Err(damaged(format!(
+        let number = |name| read_number(&engine, name).map_err(|error| damaged(error.to_string()));
+        let owner = number(NODE)?.ok_or_else(|| damaged("it names no node".into()))?;
+        if owner != node {
+            return Err(damaged(format!(
                 "it belongs to node {owner:016x}, this directory to {node:016x}"
-            ))),
-            Err(error) => Err(damaged(error.to_string())),
+            )));
         }
+        let sequence = number(SEQUENCE)?.unwrap_or(0);
+        if sequence < reached {
+            return Err(damaged(format!(
+                "it ends at flush {sequence}, but flush {reached} was confirmed"
+            )));
+        }
+        Ok(ContentsDatabase { engine, sequence })
     }
 
     /// Rewrites the database if its file is much larger than what it holds.
-    pub(crate) fn compact(engine: Disk, options: &Options) -> Result<Disk, OpenError> {
+    pub(crate) fn compact(
+        database: ContentsDatabase,
+        options: &Options,
+    ) -> Result<ContentsDatabase, OpenError> {
         let live_bytes = || {
             let mut total = 0;
-            for pair in engine.ascend(PARTS, &[]) {
+            for pair in database.engine.ascend(PARTS, &[]) {
                 total += pair?.1.len() as u64;
             }
             Ok(total)
         };
-        if !compact::is_due(&engine, options.compact_bytes_min, live_bytes)? {
-            return Ok(engine);
+        if !compact::is_due(&database.engine, options.compact_bytes_min, live_bytes)? {
+            return Ok(database);
         }
-        compact::rewrite(
+        let spaces = SPACES.map(|name| (name, &[][..]));
+        let engine = compact::rewrite(database.engine, &spaces, options.contents_cache_bytes)?;
+        Ok(ContentsDatabase {
             engine,
-            &SPACES.map(|name| (name, &[][..])),
-            options.contents_cache_bytes,
-        )
+            sequence: database.sequence,
+        })
     }
 
-    /// Notes, durably, that writes may have been cut short.
-    pub(crate) fn mark_after_unclean_stop(engine: &Disk) -> Result<(), StorageError> {
-        put_sweep(engine)?;
-        engine.flush()
+    /// Begins a run: makes durable what an earlier one left, and notes whether it may have left orphans.
+    pub(crate) fn begin_run(database: &ContentsDatabase, clean: bool) -> Result<(), StorageError> {
+        if !clean {
+            put_sweep(&database.engine)?;
+            database.engine.flush()?;
+        }
+        Ok(())
     }
 
     /// A handle on the opened database.
-    pub(crate) fn new(engine: Disk, failure: Arc<Failure>, options: &Options, door: Arc<Door>) -> Self {
-        let bytes_per_second = options.snapshot_bytes_per_second;
-        let engine = Arc::new(engine);
-        Contents {
+    pub(crate) fn new(
+        database: ContentsDatabase,
+        progress: &Path,
+        failure: Arc<Failure>,
+        options: &Options,
+        door: Arc<Door>,
+    ) -> Result<Self, OpenError> {
+        let ContentsDatabase { engine, sequence } = database;
+        let progress = Progress::open(progress, sequence)?;
+        Ok(Contents {
             inner: Arc::new(Inner {
-                engine,
+                engine: Arc::new(engine),
+                flushes: Mutex::new(Flushes { sequence, progress }),
                 failure,
-                bytes_per_second,
+                bytes_per_second: options.snapshot_bytes_per_second,
                 _door: door,
             }),
-        }
+        })
     }
 
     /// Writes contents, no faster than [`Options::snapshot_bytes_per_second`], and returns their bytes.
@@ -156,7 +197,15 @@ impl Contents {
 
     /// Makes everything written and removed so far durable.
     pub fn flush(&self) -> Result<(), StorageError> {
-        self.write(|| self.inner.engine.flush())
+        let mut flushes = self.inner.flushes.lock();
+        self.write(|| {
+            let sequence = flushes.sequence + 1;
+            let value = meta::encode(SEQUENCE, &sequence.to_le_bytes());
+            self.inner.engine.put(META, SEQUENCE.as_bytes(), &value)?;
+            self.inner.engine.flush()?;
+            flushes.sequence = sequence;
+            flushes.progress.write(sequence)
+        })
     }
 
     /// Reads a content of `len` bytes; `None` if it is not here.
@@ -279,6 +328,13 @@ impl Contents {
             _ => self.inner.failure.note(result),
         }
     }
+}
+
+fn read_number(engine: &dyn Engine, name: &str) -> Result<Option<u64>, StorageError> {
+    let Some(value) = engine.get(META, name.as_bytes())? else {
+        return Ok(None);
+    };
+    meta::take_u64(&mut meta::decode(name, &value)?).map(Some)
 }
 
 fn put_sweep(engine: &dyn Engine) -> Result<(), StorageError> {

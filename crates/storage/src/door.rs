@@ -39,6 +39,7 @@ pub(crate) struct Paths {
     pub(crate) data: PathBuf,
     pub(crate) log: PathBuf,
     pub(crate) contents: PathBuf,
+    pub(crate) contents_progress: PathBuf,
     pub(crate) images: PathBuf,
 }
 
@@ -53,6 +54,7 @@ impl Paths {
             progress: dir.join("progress"),
             log: data.join("log"),
             contents: data.join("contents"),
+            contents_progress: dir.join("progress-contents"),
             images: data.join("snap"),
             data,
         }

@@ -21,6 +21,7 @@
 //! LOCK              locked while a process has the directory open
 //! IDENTITY          format and node id; written last at creation       (see door)
 //! progress          how far the log was flushed, as a witness          (see progress)
+//! progress-contents the same for the contents
 //! data/log/         database: Raft log and meta                        (see meta, chunk)
 //! data/contents/    database: message contents                         (see contents)
 //! data/snap/N/      one database per image                             (see snapshots)

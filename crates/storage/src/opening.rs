@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::contents::Contents;
+use crate::contents::{Contents, ContentsDatabase};
 use crate::door::{self, Door, Found, Paths};
 use crate::engine::Engine;
 use crate::engine::disk::{self, Disk};
@@ -25,7 +25,7 @@ pub(crate) struct Opened {
     pub(crate) recovered: Recovered,
     pub(crate) progress: Progress,
     pub(crate) image: Option<SnapshotInfo>,
-    pub(crate) contents: Disk,
+    pub(crate) contents: ContentsDatabase,
     /// Last, so that it is dropped last.
     pub(crate) door: Arc<Door>,
 }
@@ -39,10 +39,10 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
         Found::Nothing => (create(&paths)?, true),
     };
 
-    let reached = look_around(&paths)?;
+    let (reached, contents_reached) = look_around(&paths)?;
     let log = Disk::open(&paths.log, &meta::SPACES, options.log_cache_bytes)?;
     let (recovered, past, image) = check_log(&paths, &log, node, reached, options)?;
-    let contents = Contents::open_database(&paths.contents, node, options)?;
+    let contents = Contents::open_database(&paths.contents, node, contents_reached, options)?;
 
     // All is well: from here on the directory is written to.
     clean_up(&paths)?;
@@ -55,9 +55,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
         created,
     };
     begin_incarnation(&log, &recovered, &identity)?;
-    if !past.clean {
-        Contents::mark_after_unclean_stop(&contents)?;
-    }
+    Contents::begin_run(&contents, past.clean)?;
     let progress = Progress::open(&paths.progress, recovered.sequence)?;
     Ok(Opened {
         paths,
@@ -71,10 +69,13 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     })
 }
 
-/// Checks what can be checked before a database is opened, and returns the number of the last group commit
+/// Checks what can be checked before a database is opened, and returns how far log and contents are
 /// known to be durable.
-fn look_around(paths: &Paths) -> Result<u64, OpenError> {
-    let reached = Progress::read(&paths.progress)?;
+fn look_around(paths: &Paths) -> Result<(u64, u64), OpenError> {
+    let reached = (
+        Progress::read(&paths.progress)?,
+        Progress::read(&paths.contents_progress)?,
+    );
     for database in [&paths.log, &paths.contents] {
         compact::resume(database)?;
         disk::inspect(database)?;
@@ -148,6 +149,7 @@ fn create(paths: &Paths) -> Result<u64, OpenError> {
     drop(engine);
     Contents::create(&paths.contents, node)?;
     Progress::create(&paths.progress)?;
+    Progress::create(&paths.contents_progress)?;
     files::sync(&paths.dir)?;
     door::write_identity(&paths.identity, node)?;
     files::remove_file(&paths.creating)?;

@@ -1,10 +1,11 @@
-//! `progress`: a witness, outside the log database, of how far it has been flushed.
+//! `progress` and `progress-contents`: witnesses, outside the log and the contents database, of how far
+//! each has been flushed.
 //!
 //! A database that lost its newest part to damage looks, from the inside, just like one that stopped
-//! earlier: sled takes the first unreadable message for the end of its log. So after each group commit the
-//! writer notes the commit's number in this file. The number reaches the disk some time later, or never, but
-//! it is never ahead of what the database has made durable. A database that ends *before* it has lost
-//! something it had confirmed, and must not be used.
+//! earlier: sled takes the first unreadable message for the end of its log. So each flush has a number, which
+//! is in the database and, after the flush, is noted in this file. There it reaches the disk some time later,
+//! or never, but it is never ahead of what the database has made durable. A database that ends *before* it
+//! has lost something that was confirmed, and must not be used.
 //!
 //! The file has two slots of 24 bytes, 512 bytes apart, written in turn, so that one is whole at any time:
 //!

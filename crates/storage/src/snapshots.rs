@@ -166,7 +166,7 @@ impl Snapshots {
                 image
             }
         };
-        SnapshotReader::new(image, info.clone())
+        SnapshotReader::new(self.clone(), image, info.clone())
     }
 
     /// The image, if somebody reads it already; `None` if it has to be opened.

@@ -61,7 +61,13 @@ impl Store {
         let paths = opened.paths;
         let door = Some(Arc::clone(&opened.door));
         let failure = Arc::new(Failure::default());
-        let contents = Contents::new(opened.contents, Arc::clone(&failure), &options, opened.door);
+        let contents = Contents::new(
+            opened.contents,
+            &paths.contents_progress,
+            Arc::clone(&failure),
+            &options,
+            opened.door,
+        )?;
         let log = Log::start(
             Arc::new(opened.log),
             opened.recovered,

@@ -218,6 +218,10 @@ fn kill_nine_loses_nothing_that_was_answered() {
                 .collect::<Vec<_>>()
         });
         std::thread::sleep(Duration::from_millis(300 + 97 * (round % 5)));
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "round {round}: the child ended by itself"
+        );
         child.kill().unwrap();
         child.wait().unwrap();
         answered_total += check(dir.path(), &reader.join().unwrap(), round);

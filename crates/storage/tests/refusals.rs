@@ -112,6 +112,7 @@ fn missing_and_damaged_files() {
     let files = [
         "IDENTITY".into(),
         "progress".into(),
+        "progress-contents".into(),
         "data/log/conf".into(),
         "data/log/db".into(),
         "data/contents/conf".into(),
@@ -171,23 +172,42 @@ fn the_log_of_another_node() {
 }
 
 #[test]
-fn an_older_copy_of_the_log() {
-    let dir = filled();
-    let old = tempdir().unwrap();
-    copy_dir(dir.path(), old.path());
-    let store = Store::open(dir.path(), Options::default()).unwrap();
-    let acks = Acks::default();
-    append(&store, 2001..=2001, 10, &acks);
-    acks.expect(1);
-    store.close().unwrap();
-    fs::remove_dir_all(dir.path().join("data/log")).unwrap();
-    copy_dir(&old.path().join("data/log"), &dir.path().join("data/log"));
-    for _ in 0..2 {
-        let error = Store::open(dir.path(), Options::default())
-            .err()
-            .expect("must be refused, again and again");
-        assert!(error.to_string().contains("was confirmed"), "{error}");
+fn an_older_copy_of_a_database() {
+    for part in ["data/log", "data/contents"] {
+        let dir = filled();
+        let old = tempdir().unwrap();
+        copy_dir(dir.path(), old.path());
+        let store = Store::open(dir.path(), Options::default()).unwrap();
+        let acks = Acks::default();
+        append(&store, 2001..=2001, 10, &acks);
+        acks.expect(1);
+        let mut items = [(60, 0, record(60, 10).bytes)].into_iter();
+        store.contents.put_all(&mut items).unwrap();
+        store.close().unwrap();
+        fs::remove_dir_all(dir.path().join(part)).unwrap();
+        copy_dir(&old.path().join(part), &dir.path().join(part));
+        for _ in 0..2 {
+            let error = Store::open(dir.path(), Options::default())
+                .err()
+                .expect("must be refused, again and again");
+            assert!(
+                error.to_string().contains(part) && error.to_string().contains("was confirmed"),
+                "{error}"
+            );
+        }
     }
+}
+
+/// One of `of` ways to damage a file: a flipped bit somewhere, or now and then a missing end.
+fn damage(original: &[u8], attempt: usize, of: usize) -> Vec<u8> {
+    let mut bytes = original.to_vec();
+    if attempt % 4 == 3 {
+        bytes.truncate(bytes.len() * (attempt + 1) / (of + 4));
+    } else {
+        let at = bytes.len() / of * attempt + attempt * 37;
+        bytes[at] ^= 1 << (attempt % 8);
+    }
+    bytes
 }
 
 /// Flipped bits and cut ends in the log database: either nothing of value was hit, and everything is there,
@@ -202,14 +222,7 @@ fn damage_inside_the_log_is_never_silent() {
     for attempt in 0..TRIES {
         let copy = tempdir().unwrap();
         copy_dir(dir.path(), copy.path());
-        let mut bytes = original.clone();
-        if attempt % 4 == 3 {
-            bytes.truncate(bytes.len() * (attempt + 1) / (TRIES + 4));
-        } else {
-            let at = bytes.len() / TRIES * attempt + attempt * 37;
-            bytes[at] ^= 1 << (attempt % 8);
-        }
-        fs::write(copy.path().join(db), bytes).unwrap();
+        fs::write(copy.path().join(db), damage(&original, attempt, TRIES)).unwrap();
         match Store::open(copy.path(), Options::default()) {
             Ok(store) => {
                 let records = store.log.read(0, u64::MAX, usize::MAX).unwrap();
@@ -243,5 +256,41 @@ fn damage_inside_the_log_is_never_silent() {
     assert!(
         refused > TRIES / 4,
         "only {refused} of {TRIES} were refused: the test tested nothing"
+    );
+}
+
+/// The same for the contents, which are not all read at open: a damaged one is an error when it is read.
+#[test]
+fn damage_inside_the_contents_is_never_silent() {
+    let dir = filled();
+    let db = Path::new("data/contents/db");
+    let original = fs::read(dir.path().join(db)).unwrap();
+    let mut noticed = 0;
+    const TRIES: usize = 24;
+    for attempt in 0..TRIES {
+        let copy = tempdir().unwrap();
+        copy_dir(dir.path(), copy.path());
+        // All that was ever written lies at the front; behind it the segment is empty.
+        let used = original.iter().rposition(|byte| *byte != 0).unwrap();
+        let damaged = [&damage(&original[..used], attempt, TRIES)[..], &original[used..]].concat();
+        fs::write(copy.path().join(db), damaged).unwrap();
+        let Ok(store) = Store::open(copy.path(), Options::default()) else {
+            noticed += 1;
+            continue;
+        };
+        for index in 0..50 {
+            match store.contents.get(index, 0, 500) {
+                Ok(content) => assert_eq!(
+                    content,
+                    Some(record(index, 500).bytes),
+                    "attempt {attempt}: {index}"
+                ),
+                Err(_) => noticed += 1,
+            }
+        }
+    }
+    assert!(
+        noticed > TRIES / 4,
+        "noticed {noticed} times in {TRIES}: the test tested nothing"
     );
 }

@@ -70,7 +70,7 @@ impl Tail {
     /// The very first entry is taken whatever its size if `records` is empty.
     pub(super) fn read(&self, from: u64, to: u64, room: &mut usize, records: &mut Vec<Record>) {
         let skip = usize::try_from(from - self.first).expect("the tail is in memory");
-        for (index, bytes) in (from..to).zip(self.entries.iter().skip(skip)) {
+        for (index, bytes) in (from..to).zip(self.entries.range(skip..)) {
             if !take(room, bytes.len(), records.is_empty()) {
                 return;
             }

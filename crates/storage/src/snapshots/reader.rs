@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::SnapshotInfo;
 use super::image::{Header, Image};
+use super::{SnapshotInfo, Snapshots};
 use crate::error::StorageError;
 
 /// The bytes of an image, in pieces of at most 16 KiB. Every piece is checked, and the whole at its end: an
 /// image is good only once the iterator has returned `None` without an error before it.
 pub struct SnapshotReader {
     image: Arc<Image>,
+    /// The directory stays locked as long as this reads in it.
+    _snapshots: Snapshots,
     header: Header,
     next: u32,
     bytes: u64,
@@ -20,7 +22,11 @@ pub struct SnapshotReader {
 }
 
 impl SnapshotReader {
-    pub(super) fn new(image: Arc<Image>, info: SnapshotInfo) -> Result<Self, StorageError> {
+    pub(super) fn new(
+        snapshots: Snapshots,
+        image: Arc<Image>,
+        info: SnapshotInfo,
+    ) -> Result<Self, StorageError> {
         let header = image.header()?;
         let expected = Header {
             chunk_count: header.chunk_count,
@@ -33,6 +39,7 @@ impl SnapshotReader {
         }
         Ok(SnapshotReader {
             image,
+            _snapshots: snapshots,
             header,
             next: 0,
             bytes: 0,
