@@ -1,0 +1,37 @@
+//! openraft's own suite for stores, on the real one. Also worth running with
+//! `--release`, where its debug assertions are off.
+
+use std::sync::Arc;
+
+use openraft::StorageError;
+use openraft::testing::log::{StoreBuilder, Suite};
+use quorate_core::effect::Effect;
+use quorate_core::ids::Timestamp;
+use quorate_raft::Observer;
+use quorate_raft::log_store::LogStore;
+use quorate_raft::state_machine::StateMachine;
+use quorate_raft::types::TypeConfig;
+use quorate_storage::{Options, Store};
+
+struct Nobody;
+
+impl Observer for Nobody {
+    fn applied(&self, _: u64, _: Timestamp, _: Vec<Effect>) {}
+    fn restored(&self) {}
+}
+
+struct Builder;
+
+impl StoreBuilder<TypeConfig, LogStore, StateMachine, tempfile::TempDir> for Builder {
+    async fn build(&self) -> Result<(tempfile::TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(dir.path(), Options::default()).unwrap());
+        let machine = StateMachine::new(0, Arc::clone(&store), Arc::new(Nobody));
+        Ok((dir, LogStore::new(store.log.clone()), machine))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_store_passes_openrafts_suite() {
+    Suite::test_all(Builder).await.unwrap();
+}
