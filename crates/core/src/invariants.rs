@@ -28,7 +28,7 @@ pub fn check(broker: &Broker) -> Vec<Violation> {
     let mut checker = Checker {
         broker,
         violations: Vec::new(),
-        deadlines: BTreeSet::new(),
+        deadlines: Vec::new(),
         wanting: BTreeMap::new(),
         held: BTreeMap::new(),
     };
@@ -64,7 +64,7 @@ struct Checker<'a> {
     broker: &'a Broker,
     violations: Vec<Violation>,
     /// Those that must be there.
-    deadlines: BTreeSet<(Timestamp, Due)>,
+    deadlines: Vec<(Timestamp, Due)>,
     /// Consumers and takers by queue.
     wanting: BTreeMap<QueueId, Wanting>,
     /// Leases by what they hang on.
@@ -103,16 +103,16 @@ impl Checker<'_> {
     fn check_queue(&mut self, id: QueueId, queue: &Queue) {
         let name = &queue.head.name;
         let mut tallies = Tallies::default();
-        let mut ready = BTreeSet::new();
+        let mut ready = Vec::new();
         for (position, record) in queue.records.iter() {
             let tally = tallies.of_mut(&record.state);
             *tally = tally.plus(Tally::of(record));
             if let Some(at) = record.due() {
-                self.deadlines.insert((at, Due::Message { queue: id, position }));
+                self.deadlines.push((at, Due::Message { queue: id, position }));
             }
             match record.state {
                 State::Ready => {
-                    ready.insert(Place { position });
+                    ready.push(Place { position });
                 }
                 State::Leased(Lease { grant, holder, .. }) => {
                     self.ensure(grant <= self.broker.grants, || {
@@ -138,7 +138,7 @@ impl Checker<'_> {
                 )
             });
         }
-        self.ensure(ready == queue.ready, || {
+        self.ensure(ready.iter().eq(&queue.ready), || {
             format!("queue {name}: the ready set is not the ready messages")
         });
         self.ensure(tallies == queue.tallies, || {
@@ -233,7 +233,7 @@ impl Checker<'_> {
                 });
             }
             if let Some(at) = session.head.orphaned_until {
-                self.deadlines.insert((at, Due::Orphan { session: *id }));
+                self.deadlines.push((at, Due::Orphan { session: *id }));
             }
             self.ensure(session.head.epoch <= self.broker.epochs, || {
                 format!("session {}: its epoch is to come", id.0)
@@ -258,7 +258,7 @@ impl Checker<'_> {
         let mut by_node = BTreeSet::new();
         for ((client, sequence), waiter) in &self.broker.waiters.by_request {
             by_node.insert((waiter.node, *client, *sequence));
-            self.deadlines.insert((
+            self.deadlines.push((
                 waiter.until,
                 Due::Waiter {
                     client: *client,
@@ -289,7 +289,8 @@ impl Checker<'_> {
     }
 
     fn check_deadlines(&mut self) {
-        let expected = std::mem::take(&mut self.deadlines);
+        let mut expected = std::mem::take(&mut self.deadlines);
+        expected.sort();
         self.ensure(expected.iter().eq(self.broker.deadlines.iter()), || {
             let there = self.broker.deadlines.iter().count();
             format!("deadlines: {there} are kept, {} must be", expected.len())

@@ -228,3 +228,71 @@ fn check(id: RequestId) -> Result<(), Rejection> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(client: u64, sequence: u64, oldest_unanswered: u64) -> RequestId {
+        RequestId {
+            client: ClientId(client),
+            sequence,
+            oldest_unanswered,
+        }
+    }
+
+    /// Admits a request, and remembers it as done if it is new.
+    fn ask(requests: &mut Requests, id: RequestId) -> Result<&'static str, Rejection> {
+        match requests.admit(id, Timestamp(0)).0 {
+            Admission::New => {
+                requests.remember(id, &Ok(Reply::Done));
+                Ok("new")
+            }
+            Admission::Repeated(_) => Ok("repeated"),
+            Admission::Refused(rejection) => Err(rejection),
+        }
+    }
+
+    #[test]
+    fn a_client_that_never_says_what_it_knows_is_stopped() {
+        let mut requests = Requests::default();
+        let max = OUTCOMES_PER_CLIENT_MAX as u64;
+        for sequence in 1..=max {
+            assert_eq!(ask(&mut requests, id(7, sequence, 1)), Ok("new"));
+        }
+        assert!(matches!(
+            ask(&mut requests, id(7, max + 1, 1)),
+            Err(Rejection::LimitExceeded(_))
+        ));
+        // What it asked before is still known, and others are not concerned.
+        assert_eq!(ask(&mut requests, id(7, 1, 1)), Ok("repeated"));
+        assert_eq!(ask(&mut requests, id(8, 1, 1)), Ok("new"));
+        // It goes on where it says what it knows.
+        assert_eq!(ask(&mut requests, id(7, max + 1, 2)), Ok("new"));
+        assert_eq!(ask(&mut requests, id(7, 1, 1)), Err(Rejection::RequestForgotten));
+        assert!(requests.is_consistent());
+    }
+
+    #[test]
+    fn one_client_too_many_evicts_the_longest_silent() {
+        let mut requests = Requests::default();
+        for client in 1..=CLIENTS_MAX as u64 {
+            assert_eq!(ask(&mut requests, id(client, 1, 1)), Ok("new"));
+        }
+        assert_eq!(ask(&mut requests, id(1, 2, 2)), Ok("new"));
+        assert_eq!(ask(&mut requests, id(u64::MAX, 1, 1)), Ok("new"));
+        assert_eq!(requests.clients().len(), CLIENTS_MAX);
+        assert_eq!(ask(&mut requests, id(2, 2, 2)), Err(Rejection::RequestForgotten));
+        assert_eq!(ask(&mut requests, id(1, 3, 3)), Ok("new"));
+        assert!(requests.is_consistent());
+    }
+
+    #[test]
+    fn giving_up_a_wait_is_told() {
+        let mut requests = Requests::default();
+        requests.admit(id(7, 1, 1), Timestamp(0));
+        requests.remember(id(7, 1, 1), &Ok(Reply::Waiting));
+        assert_eq!(requests.admit(id(7, 2, 1), Timestamp(0)).1, []);
+        assert_eq!(requests.admit(id(7, 3, 2), Timestamp(0)).1, [(ClientId(7), 1)]);
+    }
+}
