@@ -1,4 +1,7 @@
-//! Makes sled's writes durable on Linux. The only `unsafe` code of this crate.
+//! Makes sled's writes durable on Linux. The only `unsafe` code of this crate. Two things are missing in
+//! sled 0.34.7, and each is put right by defining a C function in its place.
+//!
+//! # Writes
 //!
 //! After each write sled 0.34.7 calls `sync_file_range`, which starts writeback of the data but neither
 //! flushes the cache of the device nor writes the metadata of a file that grew. Its `flush()` therefore
@@ -11,16 +14,36 @@
 //! the caller expects it, with `errno` set; sled keeps its first I/O error for good, and the log writer
 //! reports it as fatal.
 //!
-//! Nothing but the link order makes this work, so nothing may trust it blindly: the calls are counted, and
-//! [`Store::open`](crate::Store::open) refuses to run unless a flushed write moved the counter.
+//! # Names
 //!
-//! On other systems sled calls `File::sync_all`, which is enough, and this module is empty.
+//! While it opens a database sled writes what it recovered into a file `snap.…`, syncs that, renames it, and
+//! then overwrites the segments of the log that the snapshot makes unnecessary. It does not sync the
+//! directory. A power cut can take the new name and leave the overwritten segments; the next start, without
+//! the snapshot, finds a hole in the log and drops all behind it, which may be everything.
+//!
+//! Between the renaming and the overwriting sled lists the directory. So this module defines `opendir`, and
+//! syncs the directory first while `while_opening` is on the stack of the thread.
+//!
+//! # Trust
+//!
+//! Nothing but the link order makes this work, so nothing may trust it blindly: the calls are counted, and
+//! [`Store::open`](crate::Store::open) refuses to run unless opening a database and a flushed write moved
+//! the counters.
+//!
+//! On other systems sled calls `File::sync_all` after writes, which is enough. The names are not cared for
+//! there.
 
 #![cfg_attr(target_os = "linux", allow(unsafe_code))]
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// How many directories were listed durably by this thread; `None` outside of `while_opening`.
+    static LISTED: Cell<Option<u64>> = const { Cell::new(None) };
+}
 static MODE: AtomicU8 = AtomicU8::new(Mode::Active as u8);
 
 /// What the interposed call does. Anything but `Active` is for tests.
@@ -39,6 +62,23 @@ pub enum Mode {
 /// How often sled synced a file through us, in this process.
 pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
+}
+
+/// Opens a database, and has every directory that is listed meanwhile synced before. The answer comes with
+/// the number of such directories.
+pub(crate) fn while_opening<T>(open: impl FnOnce() -> T) -> (T, u64) {
+    struct Off;
+    impl Drop for Off {
+        fn drop(&mut self) {
+            LISTED.set(None);
+        }
+    }
+    LISTED.set(Some(0));
+    let off = Off;
+    let opened = open();
+    let listed = LISTED.get().unwrap_or(0);
+    drop(off);
+    (opened, listed)
 }
 
 /// Switches the hook for the whole process, so that a test can show what happens without it.
@@ -79,4 +119,41 @@ pub unsafe extern "C" fn sync_file_range(
     }
     // SAFETY: the system call takes plain integers and touches no memory of ours.
     unsafe { libc::syscall(libc::SYS_sync_file_range, fd, offset, len, flags) as libc::c_int }
+}
+
+/// The interposed symbol: how the standard library begins to list a directory.
+///
+/// # Safety
+///
+/// As for the libc function of this name: `path` ends with a zero byte.
+#[cfg(target_os = "linux")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn opendir(path: *const libc::c_char) -> *mut libc::DIR {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the caller promises a string that ends with zero.
+    let fd = unsafe { libc::open(path, flags) };
+    if fd < 0 {
+        return std::ptr::null_mut();
+    }
+    let stock = MODE.load(Ordering::Relaxed) == Mode::Stock as u8;
+    if let Some(listed) = LISTED.get() {
+        LISTED.set(Some(listed + 1));
+        // SAFETY: `fsync` touches no memory of ours and accepts any descriptor.
+        if !stock && unsafe { libc::fsync(fd) } != 0 {
+            let error = std::io::Error::last_os_error();
+            // SAFETY: `fd` is ours and used no more; the location of `errno` is always valid to write.
+            unsafe {
+                libc::close(fd);
+                *libc::__errno_location() = error.raw_os_error().unwrap_or(libc::EIO);
+            }
+            return std::ptr::null_mut();
+        }
+    }
+    // SAFETY: `fd` is a directory that we just opened; on success the stream owns it.
+    let directory = unsafe { libc::fdopendir(fd) };
+    if directory.is_null() {
+        // SAFETY: the stream does not own it, so we close it.
+        unsafe { libc::close(fd) };
+    }
+    directory
 }

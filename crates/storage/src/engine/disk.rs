@@ -12,6 +12,7 @@
 //! - opening runs under `catch_unwind`, because sled panics on some damage.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use bytes::Bytes;
 
 use super::{Engine, Space, VALUE_LEN_MAX, Walk};
 use crate::error::{OpenError, StorageError};
-use crate::files;
+use crate::{files, hook};
 
 /// sled writes its file in segments of this size. It is fixed when a database is created.
 const SEGMENT_BYTES: usize = 2 << 20;
@@ -88,20 +89,28 @@ impl Disk {
     ) -> Result<(sled::Db, Vec<sled::Tree>), OpenError> {
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
-            let opened = catch_unwind(AssertUnwindSafe(|| {
+            let attempt = AssertUnwindSafe(|| {
                 let db = config.open()?;
                 let trees = spaces
                     .iter()
                     .map(|name| db.open_tree(name))
                     .collect::<sled::Result<Vec<_>>>()?;
                 Ok::<_, sled::Error>((db, trees))
-            }));
+            });
+            let (opened, listed) = hook::while_opening(|| catch_unwind(attempt));
             match opened {
+                Ok(Ok(_)) if cfg!(target_os = "linux") && listed == 0 => return Err(OpenError::HookInactive),
                 Ok(Ok(opened)) => return Ok(opened),
                 Ok(Err(sled::Error::Io(error)))
                     if error.to_string().contains("could not acquire lock") && Instant::now() < deadline =>
                 {
                     std::thread::sleep(Duration::from_millis(5));
+                }
+                // sled's words for "the file ends, or says nothing sensible, where there should be data".
+                Ok(Err(sled::Error::Io(error)))
+                    if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData) =>
+                {
+                    return Err(OpenError::damaged(path.join("db"), error.to_string()));
                 }
                 Ok(Err(sled::Error::Io(error))) => {
                     return Err(StorageError::io(format!("open database {}", path.display()))(error).into());
@@ -198,7 +207,7 @@ impl Engine for Disk {
     }
 
     fn syncs(&self) -> Option<u64> {
-        cfg!(target_os = "linux").then(crate::hook::calls)
+        cfg!(target_os = "linux").then(hook::calls)
     }
 
     fn check(&self) -> Result<(), StorageError> {

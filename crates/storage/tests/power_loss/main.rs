@@ -45,6 +45,8 @@ const NO_HOOK: &str = "QUORATE_POWER_LOSS_NO_HOOK";
 /// How many cuts the test makes, and with which seed.
 const CUTS: &str = "QUORATE_POWER_LOSS_CUTS";
 const SEED: &str = "QUORATE_POWER_LOSS_SEED";
+/// What becomes of unsynced names: kept, lost or drawn.
+const NAMES: &str = "QUORATE_POWER_LOSS_NAMES";
 
 const CUTS_DEFAULT: u64 = 120;
 /// Cuts after which a disk is replaced by a new one.
@@ -430,6 +432,7 @@ impl Tally {
 
 /// Cuts the power of one disk after another. Ends after so many cuts, or when `enough` says so.
 fn cut(cuts: u64, seed: u64, with_hook: bool, enough: impl Fn(&Tally) -> bool) -> Tally {
+    let names = std::env::var(NAMES).map_or(Names::Drawn, |names| names.parse().expect("a choice for names"));
     let mut tally = Tally::default();
     let mut rng = Rng::new(seed);
     while tally.cuts < cuts && !enough(&tally) {
@@ -457,10 +460,7 @@ fn cut(cuts: u64, seed: u64, with_hook: bool, enough: impl Fn(&Tally) -> bool) -
             }
             let loss = rng.next();
             let variant = Variant::draw(loss);
-            let report = bench
-                .disk
-                .lose_power(loss, variant, Names::Drawn)
-                .expect("lose power");
+            let report = bench.disk.lose_power(loss, variant, names).expect("lose power");
             history.push(format!("{plan}: {variant} ({report})"));
             tally.add(report);
         }
@@ -478,7 +478,7 @@ fn setting(name: &str) -> Option<u64> {
 
 fn seed() -> u64 {
     let since = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970");
-    setting(SEED).unwrap_or_else(|| since.as_millis() as u64 % 1_000_000)
+    setting(SEED).unwrap_or(since.as_millis() as u64 % 1_000_000)
 }
 
 fn rerun(seed: u64, cuts: u64) -> String {
