@@ -452,3 +452,56 @@ fn damaged(key: &[u8], what: &str) -> StorageError {
         Err(error) => error,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::memory::Memory;
+
+    #[test]
+    fn a_part_looks_like_this() {
+        let engine = Memory::default();
+        put(&engine, 258, 3, b"hi").unwrap();
+        let (key, value) = engine.ascend(PARTS, &[]).next().unwrap().unwrap();
+        assert_eq!(key[..], [0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 3, 0, 0]);
+        assert_eq!(value[..], [1, 0x2d, 0x6a, 0x89, 0x1f, 2, 0, 0, 0, b'h', b'i']);
+    }
+
+    #[test]
+    fn a_content_cut_short_by_a_crash_is_left_out_of_a_walk_and_an_error_to_a_reader() {
+        let engine = Memory::default();
+        for index in 1..=3 {
+            put(&engine, index, 0, &vec![7; 40_000]).unwrap();
+        }
+        engine.remove(PARTS, &encode_key(2, 0, 1)).unwrap();
+        engine.remove(PARTS, &encode_key(3, 0, 2)).unwrap();
+        let mut walk = engine.ascend(PARTS, &[]).peekable();
+        assert_eq!(
+            gather(&mut walk).unwrap().unwrap().unwrap().bytes,
+            vec![7; 40_000]
+        );
+        assert_eq!(gather(&mut walk).unwrap(), Some(None), "the middle is missing");
+        assert_eq!(gather(&mut walk).unwrap(), Some(None), "the end is missing");
+        assert_eq!(gather(&mut walk).unwrap(), None);
+    }
+
+    #[test]
+    fn any_flipped_bit_is_noticed() {
+        let engine = Memory::default();
+        put(&engine, 1, 2, b"payload").unwrap();
+        let (key, value) = engine.ascend(PARTS, &[]).next().unwrap().unwrap();
+        assert_eq!(
+            decode_part(&key, &value).unwrap(),
+            (7, Bytes::from_static(b"payload"))
+        );
+        for bit in 0..value.len() * 8 {
+            let mut damaged = value.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_part(&key, &damaged.into()).is_err(), "bit {bit}");
+        }
+        assert!(
+            decode_part(&encode_key(1, 3, 0), &value).is_err(),
+            "a part in the wrong place"
+        );
+    }
+}

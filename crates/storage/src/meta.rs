@@ -14,7 +14,7 @@
 //!
 //! Each value is stored as `u8 format = 1, u32 LE crc32 of key and payload, payload`.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::engine::{Engine, Space, VALUE_LEN_MAX};
 use crate::error::StorageError;
@@ -110,12 +110,9 @@ pub(crate) fn remove(engine: &dyn Engine, key: MetaKey) -> Result<(), StorageErr
 
 /// Splits a little-endian number off the front of a payload.
 pub(crate) fn take_u64(payload: &mut Bytes) -> Result<u64, StorageError> {
-    if payload.len() < 8 {
-        return Err(StorageError::corrupt("a value ends within a number"));
-    }
-    Ok(u64::from_le_bytes(
-        payload.split_to(8)[..].try_into().expect("eight bytes"),
-    ))
+    payload
+        .try_get_u64_le()
+        .map_err(|_| StorageError::corrupt("a value ends within a number"))
 }
 
 #[cfg(test)]

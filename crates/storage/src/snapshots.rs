@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 
 use self::image::Image;
@@ -56,12 +56,15 @@ impl SnapshotInfo {
     }
 
     fn decode(mut payload: Bytes) -> Result<Self, StorageError> {
-        let number = meta::take_u64(&mut payload)?;
-        let bytes = meta::take_u64(&mut payload)?;
-        if payload.len() < 4 {
-            return Err(StorageError::corrupt("the snapshot pointer is too short"));
-        }
-        let checksum = u32::from_le_bytes(payload.split_to(4)[..].try_into().expect("four bytes"));
+        let mut take = || {
+            Ok::<_, bytes::TryGetError>((
+                payload.try_get_u64_le()?,
+                payload.try_get_u64_le()?,
+                payload.try_get_u32_le()?,
+            ))
+        };
+        let (number, bytes, checksum) =
+            take().map_err(|_| StorageError::corrupt("the snapshot pointer is too short"))?;
         Ok(SnapshotInfo {
             number,
             meta: payload,

@@ -21,8 +21,9 @@ struct State {
     flushed: Map,
     journal: Vec<(Space, Bytes, Option<Bytes>)>,
     current: Map,
-    /// Flushes left before every write and flush fails, if set.
+    /// Flushes, and writes, left before everything fails, if set.
     flushes_left: Option<u64>,
+    writes_left: Option<u64>,
 }
 
 impl Memory {
@@ -39,6 +40,7 @@ impl Memory {
                 flushed,
                 journal: Vec::new(),
                 flushes_left: None,
+                writes_left: None,
             }),
         }
     }
@@ -53,9 +55,17 @@ impl Memory {
         self.state.lock().flushes_left = Some(flushes);
     }
 
+    /// Lets `writes` more writes succeed, and then nothing. So a crash can come between any two of them.
+    pub(crate) fn die_after(&self, writes: u64) {
+        self.state.lock().writes_left = Some(writes);
+    }
+
     fn write(&self, space: Space, key: &[u8], value: Option<Bytes>) -> Result<(), StorageError> {
         let mut state = self.state.lock();
         state.check()?;
+        if let Some(left) = &mut state.writes_left {
+            *left -= 1;
+        }
         let key = Bytes::copy_from_slice(key);
         apply(&mut state.current, space, key.clone(), value.clone());
         state.journal.push((space, key, value));
@@ -65,13 +75,13 @@ impl Memory {
 
 impl State {
     fn check(&self) -> Result<(), StorageError> {
-        match self.flushes_left {
-            Some(0) => Err(StorageError::Engine {
+        if self.flushes_left == Some(0) || self.writes_left == Some(0) {
+            return Err(StorageError::Engine {
                 path: "memory".into(),
                 what: "no space left".into(),
-            }),
-            _ => Ok(()),
+            });
         }
+        Ok(())
     }
 }
 

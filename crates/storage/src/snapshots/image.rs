@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::engine::disk::Disk;
 use crate::engine::{Engine, Space, VALUE_LEN_MAX};
@@ -63,12 +63,8 @@ impl Image {
     }
 
     pub(super) fn put_chunk(&self, number: u32, bytes: &[u8]) -> Result<(), StorageError> {
-        let key = number.to_be_bytes();
-        let mut value = BytesMut::with_capacity(HEAD + bytes.len());
-        value.put_u8(FORMAT);
-        value.put_u32_le(checksum(&key, bytes));
-        value.put_slice(bytes);
-        self.disk().put(CHUNKS, &key, &value)
+        self.disk()
+            .put(CHUNKS, &number.to_be_bytes(), &encode_chunk(number, bytes))
     }
 
     pub(super) fn chunk(&self, number: u32) -> Result<Bytes, StorageError> {
@@ -98,13 +94,11 @@ impl Image {
     }
 
     pub(super) fn put_header(&self, header: &Header) -> Result<(), StorageError> {
-        let mut payload = BytesMut::with_capacity(16 + header.meta.len());
-        payload.put_u64_le(header.bytes);
-        payload.put_u32_le(header.chunk_count);
-        payload.put_u32_le(header.checksum);
-        payload.put_slice(&header.meta);
-        self.disk()
-            .put(HEADER, HEADER_KEY.as_bytes(), &meta::encode(HEADER_KEY, &payload))
+        self.disk().put(
+            HEADER,
+            HEADER_KEY.as_bytes(),
+            &meta::encode(HEADER_KEY, &header.encode()),
+        )
     }
 
     pub(super) fn header(&self) -> Result<Header, StorageError> {
@@ -114,19 +108,7 @@ impl Image {
             .disk()
             .get(HEADER, HEADER_KEY.as_bytes())?
             .ok_or_else(|| damaged("it is missing"))?;
-        let mut payload = meta::decode(HEADER_KEY, &value)?;
-        let bytes = meta::take_u64(&mut payload)?;
-        if payload.len() < 8 {
-            return Err(damaged("it is too short"));
-        }
-        let mut take_u32 = || u32::from_le_bytes(payload.split_to(4)[..].try_into().expect("four bytes"));
-        let (chunk_count, checksum) = (take_u32(), take_u32());
-        Ok(Header {
-            bytes,
-            chunk_count,
-            checksum,
-            meta: payload,
-        })
+        Header::decode(meta::decode(HEADER_KEY, &value)?).ok_or_else(|| damaged("it is too short"))
     }
 }
 
@@ -144,9 +126,67 @@ impl Drop for Image {
     }
 }
 
+impl Header {
+    fn encode(&self) -> Bytes {
+        let mut payload = BytesMut::with_capacity(16 + self.meta.len());
+        payload.put_u64_le(self.bytes);
+        payload.put_u32_le(self.chunk_count);
+        payload.put_u32_le(self.checksum);
+        payload.put_slice(&self.meta);
+        payload.freeze()
+    }
+
+    fn decode(mut payload: Bytes) -> Option<Self> {
+        Some(Header {
+            bytes: payload.try_get_u64_le().ok()?,
+            chunk_count: payload.try_get_u32_le().ok()?,
+            checksum: payload.try_get_u32_le().ok()?,
+            meta: payload,
+        })
+    }
+}
+
+fn encode_chunk(number: u32, bytes: &[u8]) -> BytesMut {
+    let mut value = BytesMut::with_capacity(HEAD + bytes.len());
+    value.put_u8(FORMAT);
+    value.put_u32_le(checksum(&number.to_be_bytes(), bytes));
+    value.put_slice(bytes);
+    value
+}
+
 fn checksum(key: &[u8], bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(key);
     hasher.update(bytes);
     hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_looks_like_this() {
+        assert_eq!(
+            encode_chunk(2, b"hi")[..],
+            [1, 0x9e, 0x4d, 0x0c, 0x2b, b'h', b'i']
+        );
+    }
+
+    #[test]
+    fn a_header_looks_like_this() {
+        let header = Header {
+            bytes: 258,
+            chunk_count: 3,
+            checksum: 4,
+            meta: Bytes::from_static(b"m"),
+        };
+        let payload = header.encode();
+        assert_eq!(
+            payload[..],
+            [2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, b'm']
+        );
+        assert_eq!(Header::decode(payload.clone()), Some(header));
+        assert_eq!(Header::decode(payload.slice(..15)), None);
+    }
 }
