@@ -16,19 +16,23 @@
 //! its dead set; it is never dropped for that.
 //!
 //! ```text
-//!                  delay                        lease
-//!  publish ──┬────────────▶ delayed ───▶ ready ────────▶ leased ── ack ─▶ gone
-//!            │                 ▲          ▲ │              │ │ │
-//!            └─────────────────┼──────────┘ │              │ │ │
-//!                              │            │ release,     │ │ │
-//!                              │            │ session lost │ │ │
-//!                              │            ◀──────────────┘ │ │
-//!                              └──────── nack, time is up ───┘ │
-//!                                        (attempt + 1)         │ rejected, or
-//!                                                              │ attempts used up
-//!   delayed, ready ── life is over, or dropped by limit ──▶ ?  ▼
-//!     ? = dead-letter queue if one is set, else gone     dead-letter queue,
-//!                                                        else the dead set
+//!                         delay has passed
+//!           ┌──▶ delayed ────────────┐
+//!  publish ─┤                        ▼    lease             ack
+//!           └─────────────────────▶ ready ──────▶ leased ──────────▶ gone
+//!                                    ▲               │
+//!                                    ├── at once ────┤ released, or its session ended
+//!                                    └── a delay ────┤ nacked, or its time is up:
+//!                                                    │ one attempt is used
+//!                                                    ▼
+//!                                        dead letter: rejected, or that was
+//!                                        the last attempt
+//!
+//!  ready, delayed ── life is over, or dropped by a limit ──▶ dead letter if the
+//!                                        queue has a dead-letter queue, else gone
+//!
+//!  dead letter = ready in the dead-letter queue; if there is none that can take
+//!                it, in the dead set of the queue it is in
 //! ```
 //!
 //! A lease belongs to one holder, for a time, and is named by a

@@ -5,10 +5,10 @@
 //! out can take their time, on another thread.
 //!
 //! Written out it is a version byte and then frames, each a length (`u32`,
-//! little-endian) and a [`Frame`] in postcard. The last one has a checksum of
+//! little-endian) and a `Frame` in postcard. The last one has a checksum of
 //! all bytes before it. Where the stream is cut into pieces has no meaning.
 //! Indexes are not written; [`Broker::restore`] builds them from the records,
-//! and then checks the [invariants](crate::invariants).
+//! and then checks the [invariants].
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -48,6 +48,12 @@ pub struct Snapshot {
     clients: BTreeMap<ClientId, Arc<Client>>,
     bytes: u64,
 }
+
+/// It is written on another thread than that of the broker.
+const _: () = {
+    const fn can_be_sent<T: Send + Sync + 'static>() {}
+    can_be_sent::<Snapshot>();
+};
 
 /// A session without its index of leases.
 #[derive(Clone, Debug)]
