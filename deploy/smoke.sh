@@ -30,7 +30,7 @@ if [ -n "${QUORATE:-}" ]; then
     quorate() { "$QUORATE" "$@"; }
 else
     quorate() {
-        docker run --rm --network host --env QUORATE_ENDPOINT --health-cmd none \
+        docker run --rm --network host --env QUORATE_ENDPOINT --no-healthcheck \
             "${QUORATE_IMAGE:-quorate:local}" "$@"
     }
 fi
