@@ -1,4 +1,5 @@
-//! A sync that fails is the end. Alone in its program, because it switches the hook of the whole process.
+//! A sync that fails, and a sync that is not there. Alone in its program, and one test, because it switches
+//! the hook of the whole process.
 
 mod common;
 
@@ -7,10 +8,15 @@ use std::time::Duration;
 
 use common::{Acks, append, indexes, record};
 use quorate_storage::hook::{self, Mode};
-use quorate_storage::{Options, StorageError, Store};
+use quorate_storage::{OpenError, Options, StorageError, Store};
 use tempfile::tempdir;
 
 #[test]
+fn syncs_that_fail_or_are_not_there() {
+    a_failed_sync_is_fatal_and_final();
+    without_the_hook_nothing_opens_and_nothing_is_confirmed();
+}
+
 fn a_failed_sync_is_fatal_and_final() {
     let dir = tempdir().unwrap();
     let store = Store::open(dir.path(), Options::default()).unwrap();
@@ -74,4 +80,23 @@ fn a_failed_sync_is_fatal_and_final() {
     hook::set_mode_for_test(Mode::Active);
     assert!(store.log.failed().is_some());
     assert!(store.log.flush().is_err());
+}
+
+fn without_the_hook_nothing_opens_and_nothing_is_confirmed() {
+    let dir = tempdir().unwrap();
+    let store = Store::open(dir.path(), Options::default()).unwrap();
+    hook::set_mode_for_test(Mode::Absent);
+    let acks = Acks::default();
+    store.log.append(vec![record(1, 10)], acks.refused());
+    acks.expect(1);
+    assert!(store.log.failed().unwrap().to_string().contains("hook"));
+    drop(store);
+    let opened = Store::open(dir.path(), Options::default());
+    hook::set_mode_for_test(Mode::Active);
+    assert!(
+        matches!(opened, Err(OpenError::HookInactive)),
+        "{:?}",
+        opened.err()
+    );
+    Store::open(dir.path(), Options::default()).unwrap();
 }

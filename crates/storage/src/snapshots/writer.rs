@@ -28,7 +28,11 @@ pub struct SnapshotWriter {
 
 impl SnapshotWriter {
     pub(super) fn create(snapshots: Snapshots, number: u64) -> Result<Self, StorageError> {
-        let image = Image::open(&snapshots.path_of(number), snapshots.inner.cache_bytes)?;
+        let path = snapshots.path_of(number);
+        let image = Image::open(&path, snapshots.inner.cache_bytes).inspect_err(|_| {
+            // The disk may be full, so leave nothing behind. What cannot be removed now goes at the next open.
+            let _ = files::remove_dir(&path);
+        })?;
         Ok(SnapshotWriter {
             throttle: Throttle::new(snapshots.inner.bytes_per_second),
             snapshots,
