@@ -27,7 +27,6 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate_disk_shim::{Control, Fault, FaultyDisk, Names, Report, Variant};
@@ -45,10 +44,12 @@ const NO_HOOK: &str = "QUORATE_POWER_LOSS_NO_HOOK";
 /// How many cuts the test makes, and with which seed.
 const CUTS: &str = "QUORATE_POWER_LOSS_CUTS";
 const SEED: &str = "QUORATE_POWER_LOSS_SEED";
-/// What becomes of unsynced names: kept, lost or drawn.
+/// What becomes of unsynced names: kept, lost or drawn. By default mostly drawn, sometimes lost.
 const NAMES: &str = "QUORATE_POWER_LOSS_NAMES";
 
 const CUTS_DEFAULT: u64 = 120;
+/// If their number is not set, no disk is begun after this long: a busy machine makes fewer cuts.
+const TIME_DEFAULT: Duration = Duration::from_secs(35);
 /// Cuts after which a disk is replaced by a new one.
 const CUTS_PER_DISK: u64 = 6;
 /// A program that has not opened its store after this long hangs.
@@ -417,6 +418,16 @@ impl Tally {
         self.names_undone += report.names_undone;
     }
 
+    fn and(mut self, mut other: Tally) -> Tally {
+        self.cuts += other.cuts;
+        self.acknowledged += other.acknowledged;
+        self.pages += other.pages;
+        self.pages_lost += other.pages_lost;
+        self.names_undone += other.names_undone;
+        self.broken.append(&mut other.broken);
+        self
+    }
+
     fn print(&self, title: &str, took: Duration) {
         println!(
             "{title}: {} cuts, {} bad, {} acknowledged orders, {} of {} unsynced pages lost, {} names undone, {took:.1?}",
@@ -432,7 +443,6 @@ impl Tally {
 
 /// Cuts the power of one disk after another. Ends after so many cuts, or when `enough` says so.
 fn cut(cuts: u64, seed: u64, with_hook: bool, enough: impl Fn(&Tally) -> bool) -> Tally {
-    let names = std::env::var(NAMES).map_or(Names::Drawn, |names| names.parse().expect("a choice for names"));
     let mut tally = Tally::default();
     let mut rng = Rng::new(seed);
     while tally.cuts < cuts && !enough(&tally) {
@@ -460,6 +470,17 @@ fn cut(cuts: u64, seed: u64, with_hook: bool, enough: impl Fn(&Tally) -> bool) -
             }
             let loss = rng.next();
             let variant = Variant::draw(loss);
+            let lost = rng.chance(30);
+            let names = match std::env::var(NAMES) {
+                Ok(names) => names.parse().expect("a choice for names"),
+                Err(_) => {
+                    if lost {
+                        Names::Lost
+                    } else {
+                        Names::Drawn
+                    }
+                }
+            };
             let report = bench.disk.lose_power(loss, variant, names).expect("lose power");
             history.push(format!("{plan}: {variant} ({report})"));
             tally.add(report);
@@ -490,34 +511,16 @@ fn everything_acknowledged_survives() {
     let (seed, cuts) = (seed(), setting(CUTS).unwrap_or(CUTS_DEFAULT));
     println!("rerun: {}", rerun(seed, cuts));
     let start = Instant::now();
+    let time_is_up = || setting(CUTS).is_none() && start.elapsed() > TIME_DEFAULT;
     // Two lanes, because one mostly waits for processes.
-    let done = AtomicU64::new(0);
-    let lanes = std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..2)
-            .map(|lane| {
-                let done = &done;
-                scope.spawn(move || {
-                    let enough = |tally: &Tally| {
-                        done.load(Ordering::Relaxed) + tally.cuts * 2 >= cuts || tally.broken.len() > 2
-                    };
-                    cut(cuts.div_ceil(2), seed << 1 | lane, true, enough)
-                })
-            })
-            .collect();
-        lanes
-            .into_iter()
-            .map(|lane| lane.join().expect("a lane"))
-            .collect::<Vec<_>>()
+    let tally = std::thread::scope(|scope| {
+        let lanes = [0, 1].map(|lane| {
+            let enough = move |tally: &Tally| tally.broken.len() > 2 || time_is_up();
+            scope.spawn(move || cut(cuts.div_ceil(2), seed << 1 | lane, true, enough))
+        });
+        let tallies = lanes.into_iter().map(|lane| lane.join().expect("a lane"));
+        tallies.reduce(Tally::and).expect("two lanes")
     });
-    let mut tally = Tally::default();
-    for lane in lanes {
-        tally.cuts += lane.cuts;
-        tally.acknowledged += lane.acknowledged;
-        tally.pages += lane.pages;
-        tally.pages_lost += lane.pages_lost;
-        tally.names_undone += lane.names_undone;
-        tally.broken.extend(lane.broken);
-    }
     tally.print("with the hook", start.elapsed());
     assert!(
         tally.broken.is_empty(),
