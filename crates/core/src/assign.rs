@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::broker::Broker;
 use crate::deadlines::Due;
 use crate::effect::{Effect, Leased};
-use crate::ids::{ClientId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId, Timestamp, Token};
+use crate::ids::{
+    ClientId, ConsumerId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId, Timestamp, Token,
+};
 use crate::limits;
 use crate::outcome::{Outcome, Rejection, Reply};
 use crate::queue::{Holder, Lease, Place, Queue, Record, State, Taker, check_lease, invalid};
@@ -75,34 +77,30 @@ impl Broker {
             return Err(invalid("wait_ms", problem));
         }
         let queue = self.queue_id(pull.queue)?;
-        let Some(request) = pull.request.filter(|_| pull.wait != Millis(0)) else {
-            if pull.wait != Millis(0) {
-                return Err(invalid("request_id", "a lease that waits needs one".to_owned()));
-            }
-            return Ok(Reply::Leased(self.lease_ready(queue, pull)));
-        };
-        let leased = self.lease_ready(queue, pull);
-        if !leased.is_empty() {
-            return Ok(Reply::Leased(leased));
+        let waits = pull.wait != Millis(0);
+        if waits && pull.request.is_none() {
+            return Err(invalid("request_id", "a lease that waits needs one".to_owned()));
         }
+        let leased = self.lease_ready(queue, pull);
+        match pull.request {
+            Some(request) if waits && leased.is_empty() => self.wait(queue, request, pull),
+            _ => Ok(Reply::Leased(leased)),
+        }
+    }
+
+    fn wait(&mut self, queue: QueueId, request: RequestId, pull: &Pull<'_>) -> Outcome {
         if self.waiters.by_request.len() >= limits::WAITERS_MAX {
             return Err(Rejection::LimitExceeded(format!(
                 "{} leases that wait",
                 limits::WAITERS_MAX
             )));
         }
+        let RequestId { client, sequence, .. } = request;
         let until = self.now.after(pull.wait);
         let held = self.held_mut(queue);
         let turn = held.next_turn();
-        held.takers
-            .insert(turn, Taker::Waiter(request.client, request.sequence));
-        self.deadlines.insert(
-            until,
-            Due::Waiter {
-                client: request.client,
-                sequence: request.sequence,
-            },
-        );
+        held.takers.insert(turn, Taker::Waiter(client, sequence));
+        self.deadlines.insert(until, Due::Waiter { client, sequence });
         let (node, count_max, lease) = (pull.node, pull.count_max, pull.lease);
         self.waiters.insert(Waiter {
             request,
@@ -129,9 +127,10 @@ impl Broker {
 
     /// Passes what is ready on to who can take it.
     pub(crate) fn assign(&mut self, id: QueueId) {
-        let mut shares: Vec<(Waiter, Vec<Leased>)> = Vec::new();
+        let mut served = Vec::new();
+        let mut shares: BTreeMap<(ClientId, u64), Vec<Leased>> = BTreeMap::new();
         while let Some(queue) = self.queues.get(&id) {
-            let Some((&turn, &taker)) = queue.takers.first_key_value() else {
+            let Some(taker) = queue.takers.values().next().copied() else {
                 break;
             };
             let Some(position) = self.first_ready(id) else {
@@ -140,36 +139,18 @@ impl Broker {
             match taker {
                 Taker::Consumer(session, consumer) => self.deliver(id, position, session, consumer),
                 Taker::Waiter(client, sequence) => {
-                    let waiter = &self.waiters.by_request[&(client, sequence)];
-                    let (lease, count_max) = (waiter.lease, waiter.count_max as usize);
-                    let place = shares.iter().position(|(of, _)| of.turn == turn);
-                    let place = place.unwrap_or_else(|| {
-                        shares.push((waiter.clone(), Vec::new()));
-                        shares.len() - 1
-                    });
-                    let leased = self.grant(id, position, Holder::Puller, lease);
-                    shares[place].1.push(leased);
-                    let full = shares[place].1.len() >= count_max;
-                    shares[place].0.turn = self.pass_turn(id, turn, full);
+                    let share = shares.entry((client, sequence)).or_default();
+                    if share.is_empty() {
+                        served.push((client, sequence));
+                    }
+                    self.serve(id, position, (client, sequence), share);
                 }
             }
         }
-        for (waiter, leased) in shares {
-            self.held_mut(id).takers.remove(&waiter.turn);
-            let RequestId { client, sequence, .. } = waiter.request;
+        for (client, sequence) in served {
+            let leased = shares.remove(&(client, sequence)).unwrap_or_default();
             self.answer(client, sequence, leased);
         }
-    }
-
-    /// The taker whose turn it was goes to the back, or leaves.
-    fn pass_turn(&mut self, queue: QueueId, turn: u64, leaves: bool) -> u64 {
-        let queue = self.held_mut(queue);
-        let taker = queue.takers.remove(&turn).expect("the caller saw it");
-        let next = queue.next_turn();
-        if !leaves {
-            queue.takers.insert(next, taker);
-        }
-        next
     }
 
     /// The first message that can be leased. Those before it whose life is over
@@ -184,7 +165,8 @@ impl Broker {
         }
     }
 
-    fn deliver(&mut self, queue: QueueId, position: u64, session: SessionId, id: crate::ids::ConsumerId) {
+    /// The consumer whose turn it is takes a message, and goes to the back.
+    fn deliver(&mut self, queue: QueueId, position: u64, session: SessionId, id: ConsumerId) {
         let turn = self.held_mut(queue).next_turn();
         let held = self
             .sessions
@@ -197,15 +179,11 @@ impl Broker {
         let before = std::mem::replace(&mut consumer.turn, turn);
         self.held_mut(queue).takers.remove(&before);
         // Holding the lease puts the consumer back in line if it can take more.
-        let leased = self.grant(
-            queue,
-            position,
-            Holder::Consumer {
-                session,
-                consumer: id,
-            },
-            lease,
-        );
+        let holder = Holder::Consumer {
+            session,
+            consumer: id,
+        };
+        let leased = self.grant(queue, position, holder, lease);
         self.effects.push(Effect::Deliver {
             node,
             session,
@@ -213,6 +191,25 @@ impl Broker {
             consumer: id,
             leased,
         });
+    }
+
+    /// The waiter whose turn it is takes a message, and goes to the back if it
+    /// asked for more.
+    fn serve(&mut self, queue: QueueId, position: u64, request: (ClientId, u64), share: &mut Vec<Leased>) {
+        let turn = self.held_mut(queue).next_turn();
+        let waiter = self
+            .waiters
+            .by_request
+            .get_mut(&request)
+            .expect("takers are live waiters");
+        let (lease, count_max) = (waiter.lease, waiter.count_max as usize);
+        let before = std::mem::replace(&mut waiter.turn, turn);
+        let takers = &mut self.held_mut(queue).takers;
+        takers.remove(&before);
+        if share.len() + 1 < count_max {
+            takers.insert(turn, Taker::Waiter(request.0, request.1));
+        }
+        share.push(self.grant(queue, position, Holder::Puller, lease));
     }
 
     fn grant(&mut self, id: QueueId, position: u64, holder: Holder, lease: Option<Millis>) -> Leased {

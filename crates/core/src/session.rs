@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::broker::Broker;
 use crate::deadlines::Due;
-use crate::effect::Effect;
+use crate::effect::{Effect, Leased};
 use crate::ids::{ConsumerId, Incarnation, Millis, NodeId, QueueId, QueueName, SessionId, Timestamp};
 use crate::limits;
 use crate::outcome::{Outcome, Rejection, Reply};
@@ -392,7 +392,7 @@ impl Broker {
     /// The current leases of a session and their consumers, in the order in
     /// which they were granted.
     #[must_use]
-    pub fn outstanding(&self, session: SessionId) -> Vec<(ConsumerId, crate::effect::Leased)> {
+    pub fn outstanding(&self, session: SessionId) -> Vec<(ConsumerId, Leased)> {
         let Some(held) = self.sessions.by_id.get(&session) else {
             return Vec::new();
         };
