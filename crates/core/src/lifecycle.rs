@@ -10,7 +10,7 @@ use crate::command::Overflow;
 use crate::deadlines::Due;
 use crate::effect::{DeadLetter, DeadReason, Effect};
 use crate::ids::{Millis, QueueId, QueueName, Timestamp};
-use crate::limits::DISPLACEMENTS_MAX;
+use crate::limits::{DEATHS_MAX, DISPLACEMENTS_MAX};
 use crate::queue::{Holder, Lease, Place, Queue, Record, State, Tally, Totals, backoff};
 
 impl Broker {
@@ -102,8 +102,9 @@ impl Broker {
         let name: &QueueName = self.held(queue).head.settings.dead_letter_queue.as_ref()?;
         let target = *self.names.get(name)?;
         let circular = target == queue || record.died_in(target) || making_room.contains(&target);
+        let weary = record.deaths() >= DEATHS_MAX || making_room.len() >= DISPLACEMENTS_MAX;
         let full = self.held(target).limit_against(Tally::of(record)).is_some();
-        (!circular && !full && making_room.len() < DISPLACEMENTS_MAX).then_some(target)
+        (!circular && !weary && !full).then_some(target)
     }
 
     /// Drops ready messages from the head until there is room for more, if that

@@ -50,8 +50,12 @@ pub const NODES_MAX: usize = 10_000;
 pub const CLIENTS_MAX: usize = 100_000;
 /// Most outcomes remembered for one client.
 pub const OUTCOMES_PER_CLIENT_MAX: usize = 4_096;
-/// A client that is silent for this long is forgotten: 10 minutes.
+/// A client that is silent for this long is forgotten, at the next
+/// [`CLIENT_SWEEP`]: 10 minutes.
 pub const CLIENT_TTL: Millis = Millis(10 * 60 * 1_000);
+
+/// Silent clients are forgotten when cluster time is a multiple of this.
+pub const CLIENT_SWEEP: Millis = Millis(10_000);
 
 /// A session whose node was restarted ends after this, unless it is attached
 /// again.
@@ -66,5 +70,8 @@ pub const BURIED_PER_ENTRY_MAX: usize = 16_384;
 /// Most queues that may be making room for one another in one command. The
 /// message displaced from the last of them stays there, in its dead set.
 pub const DISPLACEMENTS_MAX: usize = 16;
+/// Most queues that a message can leave as a dead letter. After that it stays in
+/// the dead set of the one it is in.
+pub const DEATHS_MAX: usize = 64;
 /// Most requests in one entry.
 pub const REQUESTS_PER_ENTRY_MAX: usize = 1 << 16;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ClientId, RequestId, Timestamp};
-use crate::limits::{CLIENT_TTL, CLIENTS_MAX, OUTCOMES_PER_CLIENT_MAX};
+use crate::limits::{CLIENT_SWEEP, CLIENT_TTL, CLIENTS_MAX, OUTCOMES_PER_CLIENT_MAX};
 use crate::outcome::{Outcome, Rejection, Reply};
 use crate::queue::invalid;
 
@@ -119,10 +119,12 @@ impl Requests {
         }
     }
 
-    /// When the longest silent client is to be forgotten.
+    /// When the longest silent client is to be forgotten. Many at a time, so that
+    /// a quiet cluster is not kept busy with it.
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let (_, id) = self.by_use.first_key_value()?;
-        Some(self.clients[id].head.last_used_at.after(CLIENT_TTL))
+        let silent = self.clients[id].head.last_used_at.after(CLIENT_TTL);
+        Some(Timestamp(silent.0.next_multiple_of(CLIENT_SWEEP.0)))
     }
 
     /// Forgets a client, and says which of its requests were waiting.

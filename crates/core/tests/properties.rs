@@ -322,7 +322,7 @@ fn planned_entry() -> impl Strategy<Value = PlannedEntry> {
         8 => 1..300_u64,
         4 => select(vec![499_u64, 500, 999, 1_000, 1_001]),
         2 => select(vec![5_000_u64, 10_000, 20_000]),
-        1 => select(vec![60_000_u64, 599_999, 600_000]),
+        1 => select(vec![60_000_u64, 599_999, 610_000]),
     ];
     let request = (planned_id(), planned());
     (passes, prop::collection::vec(request, 0..4))
@@ -505,7 +505,7 @@ fn log_of(plan: &[PlannedEntry]) -> Vec<Entry> {
     let mut at = 1_000;
     for (n, planned) in plan.iter().enumerate() {
         at += planned.passes;
-        if planned.passes >= 600_000 {
+        if planned.passes >= 610_000 {
             // All clients were forgotten, and come under new ids.
             asked = [0; 4];
         }

@@ -108,6 +108,11 @@ impl Record {
         self.extra.as_ref()?.dead_letter.as_ref()
     }
 
+    /// How many queues it left as a dead letter.
+    pub(crate) fn deaths(&self) -> usize {
+        self.extra.as_ref().map_or(0, |extra| extra.deaths.len())
+    }
+
     /// It left that queue as a dead letter.
     pub(crate) fn died_in(&self, queue: QueueId) -> bool {
         self.extra

@@ -19,6 +19,7 @@ use quorate_core::outcome::{Outcome, Rejection, Reply, Settled};
 
 const SESSION_GRACE: u64 = 10_000;
 const CLIENT_TTL: u64 = 600_000;
+const CLIENT_SWEEP: u64 = 10_000;
 
 #[derive(Default)]
 pub(crate) struct Model {
@@ -27,7 +28,6 @@ pub(crate) struct Model {
     grants: u64,
     epochs: u64,
     turns: u64,
-    uses: u64,
     pub(crate) queues: Vec<Queue>,
     pub(crate) messages: Vec<Message>,
     pub(crate) sessions: Vec<Session>,
@@ -108,6 +108,12 @@ struct Client {
     outcomes: Vec<(u64, Outcome)>,
 }
 
+impl Client {
+    fn forgotten_at(&self) -> u64 {
+        (self.used_at + CLIENT_TTL).div_ceil(CLIENT_SWEEP) * CLIENT_SWEEP
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Message(QueueId, u64),
@@ -128,7 +134,7 @@ impl Model {
         while let Some(due) = self.first_due() {
             self.due(due);
         }
-        let silent = |client: &Client, now| client.used_at + CLIENT_TTL <= now;
+        let silent = |client: &Client, now| client.forgotten_at() <= now;
         let gone: Vec<ClientId> = self
             .clients
             .iter()
@@ -157,7 +163,7 @@ impl Model {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let clients = self.clients.iter().map(|client| client.used_at + CLIENT_TTL);
+        let clients = self.clients.iter().map(Client::forgotten_at);
         self.deadlines()
             .into_iter()
             .map(|(at, _)| at)
@@ -277,7 +283,6 @@ impl Model {
         client.outcomes.retain(|(sequence, _)| *sequence >= floor);
         self.waiters
             .retain(|w| w.request.client != id.client || w.request.sequence >= floor);
-        self.uses += 1;
         if let Some((_, outcome)) = client
             .outcomes
             .iter()
