@@ -49,8 +49,9 @@ struct Inner {
 }
 
 impl Store {
-    /// Opens the directory, or makes a new node of an empty one. Blocks on the disk: after an unclean stop
-    /// sled reads its whole file, about one to two and a half seconds per gigabyte.
+    /// Opens the directory, or makes a new node of an empty one. Blocks on the disk: sled reads what was
+    /// written since the last open, at worst its whole files, about one to two and a half seconds per
+    /// gigabyte; then every live entry of the log is read and checked.
     ///
     /// What is foreign, of a newer format, locked, or visibly damaged is refused before anything is changed.
     /// What only shows once sled has opened a database (a hole in the log, a wrong checksum, less than was
