@@ -203,6 +203,7 @@ impl Contents {
             let value = meta::encode(SEQUENCE, &sequence.to_le_bytes());
             self.inner.engine.put(META, SEQUENCE.as_bytes(), &value)?;
             self.inner.engine.flush()?;
+            self.inner.engine.check()?;
             flushes.sequence = sequence;
             flushes.progress.write(sequence)
         })

@@ -23,34 +23,34 @@ fn file_bytes(dir: &Path, database: &str) -> u64 {
         .len()
 }
 
-/// A store that once held 24 MB each of log and contents, and holds little now.
+/// A store that once held 12 MB each of log and contents, and holds little now.
 fn shrunk() -> TempDir {
     let dir = tempdir().unwrap();
     let store = Store::open(dir.path(), options(u64::MAX)).unwrap();
     let acks = Acks::default();
-    for first in (1..24_000).step_by(1000) {
+    for first in (1..12_000).step_by(1000) {
         append(&store, first..=first + 999, 1000, &acks);
     }
     store.log.put_vote("vote".into(), acks.done("vote"));
-    store.log.purge_to(23_789, "marker".into(), acks.done("purge"));
-    acks.expect(26);
+    store.log.purge_to(11_789, "marker".into(), acks.done("purge"));
+    acks.expect(14);
     store.set_cluster_id([9; 16]).unwrap();
     store
         .contents
-        .put_all(&mut (0..24_000).map(|index| (index, 0, record(index, 1000).bytes)))
+        .put_all(&mut (0..12_000).map(|index| (index, 0, record(index, 1000).bytes)))
         .unwrap();
     store
         .contents
-        .remove_all(&mut (0..23_900).map(|index| (index, 0, 1000)))
+        .remove_all(&mut (0..11_900).map(|index| (index, 0, 1000)))
         .unwrap();
     store.close().unwrap();
     dir
 }
 
 fn check(store: &Store) {
-    let expected: Vec<_> = (23_790..=24_000).map(|index| record(index, 1000)).collect();
+    let expected: Vec<_> = (11_790..=12_000).map(|index| record(index, 1000)).collect();
     assert!(store.log.read(0, u64::MAX, usize::MAX).unwrap() == expected);
-    assert_eq!(store.log.purged().unwrap(), (23_789, "marker".into()));
+    assert_eq!(store.log.purged().unwrap(), (11_789, "marker".into()));
     assert_eq!(store.log.vote().unwrap(), "vote");
     assert_eq!(store.identity().cluster_id, Some([9; 16]));
     let contents: Vec<_> = store
@@ -58,7 +58,7 @@ fn check(store: &Store) {
         .range((0, 0))
         .map(|content| content.unwrap())
         .collect();
-    assert!(contents.iter().map(|content| content.index).eq(23_900..24_000));
+    assert!(contents.iter().map(|content| content.index).eq(11_900..12_000));
     assert!(
         contents
             .iter()
@@ -70,7 +70,7 @@ fn check(store: &Store) {
 fn an_oversized_database_is_rewritten_at_open() {
     let dir = shrunk();
     let before = ["log", "contents"].map(|database| file_bytes(dir.path(), database));
-    assert!(before.iter().all(|bytes| *bytes > 24_000_000), "{before:?}");
+    assert!(before.iter().all(|bytes| *bytes > 12_000_000), "{before:?}");
     drop(Store::open(dir.path(), options(1 << 30)).unwrap());
     let after = ["log", "contents"].map(|database| file_bytes(dir.path(), database));
     assert!(
@@ -84,12 +84,12 @@ fn an_oversized_database_is_rewritten_at_open() {
         assert!(file_bytes(dir.path(), database) < 8 << 20, "{database}");
     }
     let acks = Acks::default();
-    append(&store, 24_001..=24_100, 10, &acks);
+    append(&store, 12_001..=12_100, 10, &acks);
     acks.expect(1);
     let incarnation = store.identity().incarnation;
     drop(store);
     let store = Store::open(dir.path(), options(8 << 20)).unwrap();
-    assert_eq!(store.log.last_index(), Some(24_100));
+    assert_eq!(store.log.last_index(), Some(12_100));
     assert_eq!(store.identity().incarnation, incarnation + 1);
 }
 

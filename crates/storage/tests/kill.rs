@@ -18,7 +18,7 @@ use tempfile::tempdir;
 
 const DIR: &str = "QUORATE_STORAGE_KILL_DIR";
 const SEED: &str = "QUORATE_STORAGE_KILL_SEED";
-const ROUNDS: u64 = 12;
+const ROUNDS: u64 = 8;
 
 /// Everything an order can do, in a form that fits on a line.
 #[derive(Clone, Copy, Debug, PartialEq)]

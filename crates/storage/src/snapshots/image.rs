@@ -90,7 +90,8 @@ impl Image {
     }
 
     pub(super) fn flush(&self) -> Result<(), StorageError> {
-        self.disk().flush()
+        self.disk().flush()?;
+        self.disk().check()
     }
 
     pub(super) fn put_header(&self, header: &Header) -> Result<(), StorageError> {
