@@ -10,6 +10,7 @@ mod common;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use common::record;
@@ -201,6 +202,10 @@ fn parse(words: &[&str]) -> Order {
 #[test]
 fn kill_nine_loses_nothing_that_was_answered() {
     let dir = tempdir().unwrap();
+    let mut model = Model {
+        first: 1,
+        ..Model::default()
+    };
     let mut answered_total = 0;
     for round in 0..ROUNDS {
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -211,20 +216,33 @@ fn kill_nine_loses_nothing_that_was_answered() {
             .spawn()
             .unwrap();
         let output = child.stdout.take().unwrap();
+        let (sender, said) = mpsc::channel();
         let reader = std::thread::spawn(move || {
-            BufReader::new(output)
-                .lines()
-                .map_while(Result::ok)
-                .collect::<Vec<_>>()
+            let mut output = BufReader::new(output);
+            let mut line = String::new();
+            // A kill may cut the last line.
+            while output.read_line(&mut line).is_ok() && line.ends_with('\n') {
+                let _ = sender.send(line.trim_end().to_owned());
+                line.clear();
+            }
         });
-        std::thread::sleep(Duration::from_millis(300 + 97 * (round % 5)));
-        assert!(
-            child.try_wait().unwrap().is_none(),
-            "round {round}: the child ended by itself"
-        );
+        let mut lines = Vec::new();
+        if round % 4 == 3 {
+            // Somewhere in its opening.
+            std::thread::sleep(Duration::from_millis(5 * round));
+        } else {
+            while !lines.iter().any(|line: &String| line.starts_with("@state")) {
+                lines.push(said.recv().expect("the child says what it found"));
+            }
+            std::thread::sleep(Duration::from_millis(150 + 97 * (round % 5)));
+        }
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "round {round}: the child ended by itself");
         child.kill().unwrap();
         child.wait().unwrap();
-        answered_total += check(dir.path(), &reader.join().unwrap(), round);
+        reader.join().unwrap();
+        lines.extend(said);
+        answered_total += check(dir.path(), &lines, &mut model, round);
     }
     assert!(
         answered_total > 100,
@@ -232,16 +250,21 @@ fn kill_nine_loses_nothing_that_was_answered() {
     );
 }
 
-/// Compares the directory with what the child said, and returns how many orders it had answered.
-fn check(dir: &Path, lines: &[String], round: u64) -> usize {
+/// Compares the directory with what the child said, and returns how many orders it had answered. `model` is
+/// what the child must have found, and then what is there now.
+fn check(dir: &Path, lines: &[String], model: &mut Model, round: u64) -> usize {
     let lines: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix('@')).collect();
-    let mut model = Model::default();
+    let before = model.clone();
     let mut orders = Vec::new();
     let mut answered = 0;
     for line in &lines {
         let words: Vec<&str> = line.split(' ').collect();
         match words[0] {
-            "state" => model = Model::decode(line).unwrap_or_default(),
+            "state" => assert_eq!(
+                Model::decode(line).unwrap(),
+                before,
+                "round {round}: what the child found"
+            ),
             "order" if words.len() == 5 => orders.push(parse(&words[2..])),
             "done" => {
                 assert_eq!(words[1], answered.to_string(), "answers come in order");
@@ -289,5 +312,6 @@ fn check(dir: &Path, lines: &[String], round: u64) -> usize {
         candidates[0].first,
         candidates[0].end(),
     );
+    *model = found;
     answered
 }
