@@ -222,7 +222,7 @@ fn kill_nine_loses_nothing_that_was_answered() {
             let mut line = String::new();
             // A kill may cut the last line.
             while output.read_line(&mut line).is_ok() && line.ends_with('\n') {
-                let _ = sender.send(line.trim_end().to_owned());
+                let _ = sender.send(line.trim_end_matches('\n').to_owned());
                 line.clear();
             }
         });
