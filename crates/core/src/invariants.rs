@@ -85,6 +85,7 @@ impl Checker<'_> {
         }
     }
 
+    /// Invariant 8.
     fn check_names(&mut self) {
         let names = self
             .broker
@@ -100,6 +101,7 @@ impl Checker<'_> {
         });
     }
 
+    /// Invariants 1, 2, 5 and 8.
     fn check_queue(&mut self, id: QueueId, queue: &Queue) {
         let name = &queue.head.name;
         let mut tallies = Tallies::default();
@@ -171,7 +173,7 @@ impl Checker<'_> {
         self.check_takers(id, queue);
     }
 
-    /// Consumers and takers of a queue are those that say so themselves.
+    /// Invariant 8: consumers and takers of a queue are those that say so themselves.
     fn check_takers(&mut self, id: QueueId, queue: &Queue) {
         let name = &queue.head.name;
         let Wanting { consumers, takers } = self.wanting.remove(&id).unwrap_or_default();
@@ -210,6 +212,7 @@ impl Checker<'_> {
         }
     }
 
+    /// Invariants 4, 6 and 8.
     fn check_sessions(&mut self) {
         let sessions = &self.broker.sessions;
         for (id, session) in &sessions.by_id {
@@ -254,6 +257,7 @@ impl Checker<'_> {
         });
     }
 
+    /// Invariants 7 and 8.
     fn check_waiters(&mut self) {
         let mut by_node = BTreeSet::new();
         for ((client, sequence), waiter) in &self.broker.waiters.by_request {
@@ -288,6 +292,7 @@ impl Checker<'_> {
         });
     }
 
+    /// Invariant 3.
     fn check_deadlines(&mut self) {
         let mut expected = std::mem::take(&mut self.deadlines);
         expected.sort();

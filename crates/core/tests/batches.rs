@@ -7,7 +7,6 @@ use std::path::Path;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use quorate_core::Broker;
 use quorate_core::batch::{self, Batch, BatchError};
 use quorate_core::command::{Command, NewMessage, Overflow, Request, SettingsPatch, Settlement, Verdict};
 use quorate_core::ids::{
@@ -15,6 +14,7 @@ use quorate_core::ids::{
     Token,
 };
 use quorate_core::outcome::{Rejection, Reply};
+use quorate_core::{Broker, RestoreError};
 
 /// One of each command, with every field set.
 fn requests() -> Vec<Request> {
@@ -242,6 +242,38 @@ fn version_1_of_a_snapshot_can_be_restored() {
     assert_eq!(restored.state_hash(), broker.state_hash());
     assert_eq!(write(&restored), kept);
     assert_eq!(kept, written, "version 1 is written otherwise than it was");
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_restored_says_why() {
+    let bytes = write(&Broker::new());
+    let restore = |bytes: &[u8]| Broker::restore([Ok::<_, std::io::Error>(bytes.to_vec())].into_iter());
+    assert!(restore(&bytes).is_ok());
+    assert!(matches!(restore(&[]), Err(RestoreError::Truncated)));
+    assert!(matches!(
+        restore(&bytes[..bytes.len() - 1]),
+        Err(RestoreError::Truncated)
+    ));
+    assert!(matches!(restore(&[9]), Err(RestoreError::Version(9))));
+    let mut flipped = bytes.to_vec();
+    flipped[8] ^= 1;
+    assert!(matches!(restore(&flipped), Err(RestoreError::Corrupt(_))));
+    let failing = [Ok(bytes[..3].to_vec()), Err(std::io::Error::other("disk"))];
+    assert!(matches!(
+        Broker::restore(failing.into_iter()),
+        Err(RestoreError::Source(_))
+    ));
+}
+
+#[test]
+fn a_sink_that_fails_ends_the_writing() {
+    let mut pieces = 0;
+    let mut sink = |_: &[u8]| {
+        pieces += 1;
+        Err("full")
+    };
+    assert_eq!(Broker::new().snapshot().write(&mut sink), Err("full"));
+    assert_eq!(pieces, 1);
 }
 
 /// Leaves behind one of everything that a snapshot can hold.
