@@ -128,6 +128,13 @@ impl Client {
         self.caller.call(call, limits).await
     }
 
+    /// A call whose one attempt may take all of the time.
+    pub(crate) async fn call_slow<C: Call>(&self, call: C) -> Result<C::Answer> {
+        let mut limits = self.caller.limits(self.timeout);
+        limits.attempt = self.timeout;
+        self.caller.call(call, limits).await
+    }
+
     pub(crate) async fn find_leader(&self) -> Result<()> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::new(&self.caller.config);

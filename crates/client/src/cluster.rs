@@ -165,7 +165,7 @@ impl Cluster {
         let request = v1::AddNodeRequest {
             peer_address: peer_address.into(),
         };
-        let answer = self.client.call_waiting(request, self.client.timeout()).await?;
+        let answer = self.client.call_slow(request).await?;
         Ok(answer.node_id)
     }
 
@@ -176,7 +176,7 @@ impl Cluster {
     /// Refused; unknown, then see [`status`](Self::status); unreachable.
     pub async fn remove(&self, node_id: u64) -> Result<()> {
         let request = v1::RemoveNodeRequest { node_id };
-        self.client.call_waiting(request, self.client.timeout()).await?;
+        self.client.call_slow(request).await?;
         Ok(())
     }
 
@@ -188,7 +188,7 @@ impl Cluster {
     /// Refused; unknown, then see [`status`](Self::status); unreachable.
     pub async fn transfer_leader(&self, to: Option<u64>) -> Result<NodeAddress> {
         let request = v1::TransferLeaderRequest { to: to.unwrap_or(0) };
-        let answer = self.client.call_waiting(request, self.client.timeout()).await?;
+        let answer = self.client.call_slow(request).await?;
         Ok(answer.leader.unwrap_or_default().into())
     }
 
