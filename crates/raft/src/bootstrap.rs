@@ -83,7 +83,10 @@ impl Bootstrap {
     /// One round. Answers what this node is waiting for.
     async fn look_around(&self) -> String {
         let asked = self.config.peers.iter().map(|address| async move {
-            (address.clone(), hello(&self.pool, &self.identity, address, ANSWER_WITHIN).await)
+            (
+                address.clone(),
+                hello(&self.pool, &self.identity, address, ANSWER_WITHIN).await,
+            )
         });
         let mut found = BTreeMap::new();
         let mut silent = Vec::new();
@@ -102,7 +105,10 @@ impl Bootstrap {
         let listed = found.contains_key(&own);
         // An own address that does not answer to itself counts twice, and is found out below.
         let peers = self.config.peers.len() + usize::from(!listed);
-        *self.seen.lock() = Seen { ids: ids.clone(), peers: u32::try_from(peers).unwrap_or(u32::MAX) };
+        *self.seen.lock() = Seen {
+            ids: ids.clone(),
+            peers: u32::try_from(peers).unwrap_or(u32::MAX),
+        };
         self.identity.trust(found.keys().copied());
 
         let older = found.values().find(|(_, hello)| hello.initialized);
@@ -116,11 +122,15 @@ impl Bootstrap {
         for (_, (address, hello)) in others.clone() {
             let theirs: BTreeSet<u64> = hello.seen.iter().copied().collect();
             if theirs != ids {
-                return format!("waiting for {address} to see the same peers as this node (or its list differs)");
+                return format!(
+                    "waiting for {address} to see the same peers as this node (or its list differs)"
+                );
             }
         }
         // Whoever drew a cluster id before a crash goes on; else the lowest.
-        let drew = others.filter(|(_, (_, hello))| !hello.cluster_id.is_empty()).map(|(id, _)| *id);
+        let drew = others
+            .filter(|(_, (_, hello))| !hello.cluster_id.is_empty())
+            .map(|(id, _)| *id);
         let drew: BTreeSet<u64> = drew.chain(self.identity.cluster().map(|_| own)).collect();
         let founder = drew.first().or(ids.first()).copied();
         if founder != Some(own) {
@@ -135,10 +145,19 @@ impl Bootstrap {
             .map(|(id, (address, hello))| {
                 let node = hello.node.clone().unwrap_or_default();
                 let (name, client_address) = (node.name, node.client_address);
-                (*id, Member { name, client_address, peer_address: address.clone() })
+                (
+                    *id,
+                    Member {
+                        name,
+                        client_address,
+                        peer_address: address.clone(),
+                    },
+                )
             })
             .collect();
-        members.entry(self.identity.node_id).or_insert_with(|| self.identity.member.clone());
+        members
+            .entry(self.identity.node_id)
+            .or_insert_with(|| self.identity.member.clone());
         if self.identity.cluster().is_none()
             && let Err(error) = self.identity.adopt(ClusterId(rand::random())).await
         {
@@ -156,13 +175,18 @@ impl Bootstrap {
         let Ok(info) = join_info(&self.pool, &self.identity, None, address).await else {
             return format!("waiting for an answer from {address}");
         };
-        self.identity.trust(info.members.iter().map(|member| member.node_id));
+        self.identity
+            .trust(info.members.iter().map(|member| member.node_id));
         let own = self.identity.node_id;
         if info.members.is_empty() || info.members.iter().any(|member| member.node_id == own) {
             return "waiting for the leader to send the log".to_owned();
         }
         let here = &self.identity.member.peer_address;
-        let cluster = hello.cluster_id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let cluster = hello
+            .cluster_id
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>();
         let mut text = format!(
             "cluster {cluster} exists and this node ({own}) is not a member of it: add it with `quorate cluster add \
              {here}`"
@@ -184,9 +208,12 @@ pub(crate) async fn hello(
     address: &str,
     within: Duration,
 ) -> Result<wire::HelloResponse, String> {
-    let mut client =
-        pool.client(None, address, Use::Forward).ok_or_else(|| format!("{address:?} is not an address"))?;
-    let request = wire::HelloRequest { envelope: Some(identity.envelope(0)) };
+    let mut client = pool
+        .client(None, address, Use::Forward)
+        .ok_or_else(|| format!("{address:?} is not an address"))?;
+    let request = wire::HelloRequest {
+        envelope: Some(identity.envelope(0)),
+    };
     match tokio::time::timeout(within, client.hello(request)).await {
         Err(_) => Err(format!("no answer from {address} within {within:?}")),
         Ok(Err(status)) => Err(format!("{address}: {}", status.message())),
@@ -207,11 +234,16 @@ pub(crate) async fn join_info(
     node: Option<u64>,
     address: &str,
 ) -> Result<wire::JoinInfoResponse, String> {
-    let mut client =
-        pool.client(node, address, Use::Forward).ok_or_else(|| format!("{address:?} is not an address"))?;
-    let request = wire::JoinInfoRequest { envelope: Some(identity.envelope(0)) };
+    let mut client = pool
+        .client(node, address, Use::Forward)
+        .ok_or_else(|| format!("{address:?} is not an address"))?;
+    let request = wire::JoinInfoRequest {
+        envelope: Some(identity.envelope(0)),
+    };
     match tokio::time::timeout(ANSWER_WITHIN, client.join_info(request)).await {
         Err(_) => Err(format!("no answer from {address}")),
-        Ok(response) => response.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned()),
+        Ok(response) => response
+            .map(tonic::Response::into_inner)
+            .map_err(|status| status.message().to_owned()),
     }
 }

@@ -44,7 +44,10 @@ pub(crate) struct Malformed {
 
 impl Malformed {
     pub(crate) fn new(what: &'static str, problem: impl ToString) -> Self {
-        Self { what, problem: problem.to_string() }
+        Self {
+            what,
+            problem: problem.to_string(),
+        }
     }
 }
 
@@ -128,7 +131,10 @@ pub(crate) fn decode_vote(bytes: &[u8]) -> Result<Vote, Malformed> {
     version(what, bytes)?;
     exactly(what, bytes, 18)?;
     let leader_id = LeaderId::new(get_u64(&bytes[2..]), get_u64(&bytes[10..]));
-    Ok(Vote { leader_id, committed: bytes[1] != 0 })
+    Ok(Vote {
+        leader_id,
+        committed: bytes[1] != 0,
+    })
 }
 
 /// A membership. Persisted: new fields go to the end, with a new version.
@@ -190,7 +196,14 @@ impl From<&Membership> for MembershipShape {
                 .collect(),
             nodes: membership
                 .nodes()
-                .map(|(id, m)| (*id, m.name.clone(), m.client_address.clone(), m.peer_address.clone()))
+                .map(|(id, m)| {
+                    (
+                        *id,
+                        m.name.clone(),
+                        m.client_address.clone(),
+                        m.peer_address.clone(),
+                    )
+                })
                 .collect(),
         }
     }
@@ -198,13 +211,23 @@ impl From<&Membership> for MembershipShape {
 
 impl MembershipShape {
     fn into_membership(self) -> Result<Membership, Malformed> {
-        let configs: Vec<BTreeSet<u64>> =
-            self.configs.into_iter().map(|set| set.into_iter().collect()).collect();
+        let configs: Vec<BTreeSet<u64>> = self
+            .configs
+            .into_iter()
+            .map(|set| set.into_iter().collect())
+            .collect();
         let nodes: BTreeMap<u64, Member> = self
             .nodes
             .into_iter()
             .map(|(id, name, client_address, peer_address)| {
-                (id, Member { name, client_address, peer_address })
+                (
+                    id,
+                    Member {
+                        name,
+                        client_address,
+                        peer_address,
+                    },
+                )
             })
             .collect();
         if configs.is_empty() && nodes.is_empty() {
@@ -228,7 +251,10 @@ fn read_shape<'a, T: Deserialize<'a>>(what: &'static str, bytes: &'a [u8]) -> Re
 fn version(what: &'static str, bytes: &[u8]) -> Result<(), Malformed> {
     match bytes.first() {
         Some(&VERSION) => Ok(()),
-        Some(other) => Err(Malformed::new(what, format!("version {other}, this program knows {VERSION}"))),
+        Some(other) => Err(Malformed::new(
+            what,
+            format!("version {other}, this program knows {VERSION}"),
+        )),
         None => Err(Malformed::new(what, "empty")),
     }
 }
@@ -237,7 +263,10 @@ fn exactly(what: &'static str, bytes: &[u8], length: usize) -> Result<(), Malfor
     if bytes.len() == length {
         return Ok(());
     }
-    Err(Malformed::new(what, format!("{} bytes instead of {length}", bytes.len())))
+    Err(Malformed::new(
+        what,
+        format!("{} bytes instead of {length}", bytes.len()),
+    ))
 }
 
 fn put_log_id(out: &mut impl BufMut, id: &LogId) {
@@ -248,7 +277,10 @@ fn put_log_id(out: &mut impl BufMut, id: &LogId) {
 
 /// The caller has checked that there are 24 bytes.
 fn get_log_id(bytes: &[u8]) -> LogId {
-    LogId::new(LeaderId::new(get_u64(bytes), get_u64(&bytes[8..])), get_u64(&bytes[16..]))
+    LogId::new(
+        LeaderId::new(get_u64(bytes), get_u64(&bytes[8..])),
+        get_u64(&bytes[16..]),
+    )
 }
 
 fn get_u64(bytes: &[u8]) -> u64 {
@@ -325,7 +357,10 @@ mod tests {
             last_log_id: Some(log_id(7, 9, 42)),
             last_membership: StoredMembership::new(Some(log_id(7, 9, 41)), membership()),
         };
-        assert_eq!(hex(&encode_snapshot_meta(&meta)), include_str!("samples/snapshot_meta_v1.hex").trim());
+        assert_eq!(
+            hex(&encode_snapshot_meta(&meta)),
+            include_str!("samples/snapshot_meta_v1.hex").trim()
+        );
         assert_eq!(decode_snapshot_meta(&encode_snapshot_meta(&meta)).unwrap(), meta);
     }
 }

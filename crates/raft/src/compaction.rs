@@ -42,7 +42,11 @@ pub(crate) async fn run(raft: Raft, shared: Arc<Shared>, config: Config) {
 
 fn is_due(shared: &Shared, config: &Config) -> bool {
     let index = shared.snapshot_index.load(Ordering::Acquire);
-    let image = shared.store.snapshots.current().map_or(0, |current| current.bytes);
+    let image = shared
+        .store
+        .snapshots
+        .current()
+        .map_or(0, |current| current.bytes);
     shared.store.log.log_bytes(index + 1) > config.snapshot_log_bytes.max(image)
 }
 
@@ -55,14 +59,17 @@ pub(crate) async fn write(raft: &Raft, shared: &Shared) -> Result<u64, String> {
         if written >= wanted {
             return Ok(written);
         }
-        raft.trigger().snapshot().await.map_err(|error| error.to_string())?;
+        raft.trigger()
+            .snapshot()
+            .await
+            .map_err(|error| error.to_string())?;
         // Metrics move with every entry; asking again while one is being
         // written does nothing.
         tokio::select! {
             changed = metrics.changed() => changed.map_err(|error| error.to_string())?,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

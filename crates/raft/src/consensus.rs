@@ -92,8 +92,13 @@ impl Consensus {
         extra: Routes,
     ) -> Result<Self, StartError> {
         let raft_config = raft_config(&config)?;
-        let listen = |source| StartError::Listen { address: config.listen, source };
-        let listener = tokio::net::TcpListener::bind(config.listen).await.map_err(listen)?;
+        let listen = |source| StartError::Listen {
+            address: config.listen,
+            source,
+        };
+        let listener = tokio::net::TcpListener::bind(config.listen)
+            .await
+            .map_err(listen)?;
         let peer_addr = listener.local_addr().map_err(listen)?;
         let member = Member {
             name: config.name.clone(),
@@ -106,7 +111,11 @@ impl Consensus {
             .await
             .map_err(|error| StartError::Raft(error.to_string()))??;
         let store = Arc::new(store);
-        let identity = Arc::new(Identity::new(Arc::clone(&store), member, !config.peers.is_empty()));
+        let identity = Arc::new(Identity::new(
+            Arc::clone(&store),
+            member,
+            !config.peers.is_empty(),
+        ));
         let node_id = identity.node_id;
         let pool = Pool::new(&config);
         let machine = StateMachine::new(node_id, Arc::clone(&store), observer);
@@ -140,8 +149,11 @@ impl Consensus {
         let (stop_serving, stopped) = watch::channel(false);
         let serving = serve(listener, service, extra, stopped, config.stream_stall);
         let (leadership_in, leadership) = watch::channel(Leadership::default());
-        let membership =
-            Membership { raft: raft.clone(), identity: Arc::clone(&identity), pool: pool.clone() };
+        let membership = Membership {
+            raft: raft.clone(),
+            identity: Arc::clone(&identity),
+            pool: pool.clone(),
+        };
 
         let inner = Arc::new(Inner {
             identity: Arc::clone(&identity),
@@ -162,18 +174,33 @@ impl Consensus {
             server: Mutex::new(Some(tokio::spawn(serving))),
             config: config.clone(),
         });
-        let bootstrap =
-            Bootstrap { identity, raft: raft.clone(), pool: pool.clone(), seen, config: config.clone() };
+        let bootstrap = Bootstrap {
+            identity,
+            raft: raft.clone(),
+            pool: pool.clone(),
+            seen,
+            config: config.clone(),
+        };
         let lease = config.election_timeout_max;
         *inner.tasks.lock() = vec![
-            tokio::spawn(leadership::run(raft.clone(), Arc::clone(&shared), lease, leadership_in)),
-            tokio::spawn(failover::run(raft.clone(), contact, pool, config.clone())),
+            tokio::spawn(leadership::run(
+                raft.clone(),
+                Arc::clone(&shared),
+                lease,
+                leadership_in,
+            )),
+            tokio::spawn(failover::run(
+                raft.clone(),
+                Arc::clone(&contact),
+                pool,
+                config.clone(),
+            )),
             tokio::spawn(compaction::run(raft.clone(), Arc::clone(&shared), config)),
             tokio::spawn(compaction::measure(shared, Arc::clone(&inner.disk_bytes))),
             tokio::spawn(membership.finish_changes()),
             tokio::spawn(bootstrap.run()),
             tokio::spawn(watch_failures(Arc::downgrade(&inner))),
-            tokio::spawn(watch_removal(Arc::downgrade(&inner))),
+            tokio::spawn(watch_removal(Arc::downgrade(&inner), contact)),
         ];
         let failing = Arc::downgrade(&inner);
         store.log.on_failure(move |error| {
@@ -228,7 +255,12 @@ impl Consensus {
         epoch: Epoch,
     ) -> impl Future<Output = Result<Proposed, ProposeError>> + Send + 'static {
         let (responder, answer) = ProgressResponder::complete_only();
-        let write = self.inner.raft.write(Batch(entry)).with_leader(epoch.leader_id()).responder(responder);
+        let write = self
+            .inner
+            .raft
+            .write(Batch(entry))
+            .with_leader(epoch.leader_id())
+            .responder(responder);
         // Handing over is a push into a queue, done at the first poll if there
         // is room; outside of the runtime's budget, which would pause it.
         let pushed = tokio::task::unconstrained(write.into_future()).now_or_never();
@@ -247,10 +279,15 @@ impl Consensus {
                     outcomes: response.data.outcomes,
                 }),
                 Ok(Err(ClientWriteError::ForwardToLeader(to))) => Err(ProposeError::NotLeader {
-                    leader: describe(&inner.raft, to.leader_id.filter(|id| *id != inner.identity.node_id)),
+                    leader: describe(
+                        &inner.raft,
+                        to.leader_id.filter(|id| *id != inner.identity.node_id),
+                    ),
                 }),
                 Ok(Err(error)) => Err(ProposeError::Unknown(error.to_string())),
-                Err(_) => Err(ProposeError::Unknown("the node stopped while it was on its way".to_owned())),
+                Err(_) => Err(ProposeError::Unknown(
+                    "the node stopped while it was on its way".to_owned(),
+                )),
             }
         }
     }
@@ -267,7 +304,9 @@ impl Consensus {
             }
             Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to))) => {
                 let leader = to.leader_id.filter(|id| *id != self.inner.identity.node_id);
-                Err(ReadError::NotLeader { leader: describe(&self.inner.raft, leader) })
+                Err(ReadError::NotLeader {
+                    leader: describe(&self.inner.raft, leader),
+                })
             }
         }
     }
@@ -307,9 +346,16 @@ impl Consensus {
             .iter()
             .filter(|id| **id != own)
             .filter_map(|id| Some((*id, known.get(id)?)))
-            .filter_map(|(id, node)| Some((id, inner.pool.client(Some(id), &node.peer_address, Use::Heartbeat)?)))
+            .filter_map(|(id, node)| {
+                Some((
+                    id,
+                    inner.pool.client(Some(id), &node.peer_address, Use::Heartbeat)?,
+                ))
+            })
             .map(|(id, mut client)| async move {
-                let request = wire::ClockRequest { envelope: Some(inner.identity.envelope(id)) };
+                let request = wire::ClockRequest {
+                    envelope: Some(inner.identity.envelope(id)),
+                };
                 match tokio::time::timeout(within, client.clock(request)).await {
                     Ok(Ok(response)) => Some(response.into_inner().wall_ms),
                     _ => None,
@@ -334,7 +380,12 @@ impl Consensus {
         let address = {
             let metrics = self.inner.raft.server_metrics();
             let metrics = metrics.borrow_watched();
-            metrics.membership_config.membership().get_node(&node.0)?.peer_address.clone()
+            metrics
+                .membership_config
+                .membership()
+                .get_node(&node.0)?
+                .peer_address
+                .clone()
         };
         self.inner.pool.channel(Some(node.0), &address, Use::Forward)
     }
@@ -348,8 +399,8 @@ impl Consensus {
     /// Checks the envelope of a request from another node; answers its sender.
     /// The status is the refusal to send back.
     pub fn admit(&self, envelope: Option<&wire::Envelope>) -> Result<NodeId, Box<tonic::Status>> {
-        let envelope =
-            envelope.ok_or_else(|| Box::new(tonic::Status::invalid_argument("a request without envelope")))?;
+        let envelope = envelope
+            .ok_or_else(|| Box::new(tonic::Status::invalid_argument("a request without envelope")))?;
         self.inner.identity.check(envelope).map_err(Box::new)?;
         Ok(NodeId(envelope.from_node))
     }
@@ -381,8 +432,9 @@ impl Consensus {
 
     /// Writes a snapshot of at least the present state; answers its index.
     pub async fn snapshot(&self) -> Result<u64, SnapshotError> {
-        let index =
-            compaction::write(&self.inner.raft, &self.inner.shared).await.map_err(SnapshotError)?;
+        let index = compaction::write(&self.inner.raft, &self.inner.shared)
+            .await
+            .map_err(SnapshotError)?;
         self.inner.shared.grown.notify_one();
         Ok(index)
     }
@@ -392,7 +444,11 @@ impl Consensus {
     pub fn failed(&self) -> impl Future<Output = String> + Send + 'static {
         let mut failure = self.inner.failure.subscribe();
         async move {
-            let reason = failure.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+            let reason = failure
+                .wait_for(Option::is_some)
+                .await
+                .ok()
+                .and_then(|reason| reason.clone());
             match reason {
                 Some(reason) => reason,
                 // Every handle is gone: it cannot fail any more.
@@ -405,12 +461,10 @@ impl Consensus {
     /// the store.
     pub async fn shutdown(&self) {
         let leading = self.inner.leadership.borrow().leading;
-        if leading
-            && let Err(error) = self.transfer_leader(None).await
-        {
+        if leading && let Err(error) = self.transfer_leader(None).await {
             tracing::warn!(%error, "stopping without having handed leadership over");
         }
-        self.inner.stop().await;
+        self.inner.stop(Duration::from_secs(1)).await;
         let store = Store::clone(&self.inner.store);
         match tokio::task::spawn_blocking(move || store.close()).await {
             Ok(Ok(())) => tracing::info!(node = self.inner.identity.node_id, "consensus has stopped"),
@@ -423,7 +477,7 @@ impl Consensus {
     /// tests.
     #[doc(hidden)]
     pub async fn abandon(self) {
-        self.inner.stop().await;
+        self.inner.stop(Duration::ZERO).await;
     }
 }
 
@@ -473,9 +527,16 @@ async fn serve(
 
 /// Notices when openraft's core stops by itself.
 async fn watch_failures(inner: std::sync::Weak<Inner>) {
-    let Some(mut metrics) = inner.upgrade().map(|inner| inner.raft.metrics()) else { return };
+    let Some(mut metrics) = inner.upgrade().map(|inner| inner.raft.metrics()) else {
+        return;
+    };
     loop {
-        let failed = metrics.borrow_and_update().running_state.as_ref().err().map(ToString::to_string);
+        let failed = metrics
+            .borrow_and_update()
+            .running_state
+            .as_ref()
+            .err()
+            .map(ToString::to_string);
         let ended = metrics.changed().await.is_err();
         if failed.is_some() || ended {
             if let Some(inner) = inner.upgrade() {
@@ -487,17 +548,18 @@ async fn watch_failures(inner: std::sync::Weak<Inner>) {
 }
 
 /// Notices when the cluster has removed this node.
-async fn watch_removal(inner: std::sync::Weak<Inner>) {
+async fn watch_removal(inner: std::sync::Weak<Inner>, contact: Arc<Contact>) {
     /// A removed leader still tells the others of its removal.
     const LINGER: Duration = Duration::from_secs(1);
-    let Some((mut removed, membership)) =
-        inner.upgrade().map(|inner| (inner.shared.removed(), inner.membership.clone()))
+    let Some((mut removed, membership)) = inner
+        .upgrade()
+        .map(|inner| (inner.shared.removed(), inner.membership.clone()))
     else {
         return;
     };
     tokio::select! {
         applied = removed.wait_for(|removed| *removed) => if applied.is_err() { return },
-        () = membership.removed_elsewhere() => {}
+        () = membership.removed_elsewhere(contact) => {}
     }
     tokio::time::sleep(LINGER).await;
     if let Some(inner) = inner.upgrade() {
@@ -525,20 +587,25 @@ impl Inner {
         });
     }
 
-    async fn stop(&self) {
-        /// Streams of other nodes end with the core; others get this long.
-        const DRAIN: Duration = Duration::from_secs(1);
+    /// Requests of others that are being answered get until `drain`; streams of
+    /// other nodes end with the core.
+    async fn stop(&self, drain: Duration) {
         self.stopping.store(true, Ordering::Release);
         for task in self.tasks.lock().drain(..) {
             task.abort();
         }
         self.stop_serving.send_replace(true);
+        let server = self.server.lock().take();
+        if drain.is_zero()
+            && let Some(server) = &server
+        {
+            server.abort();
+        }
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(%error, "stop the core");
         }
-        let server = self.server.lock().take();
         if let Some(mut server) = server
-            && tokio::time::timeout(DRAIN, &mut server).await.is_err()
+            && tokio::time::timeout(drain, &mut server).await.is_err()
         {
             server.abort();
         }
@@ -550,8 +617,18 @@ impl Inner {
         let own = self.identity.node_id;
         let voters: Vec<u64> = membership.voter_ids().collect();
         let known = members(membership);
-        let matched = |id: &u64| metrics.replication.as_ref().and_then(|all| all.get(id).copied().flatten());
-        let acked = |id: &u64| metrics.heartbeat.as_ref().and_then(|all| all.get(id).copied().flatten());
+        let matched = |id: &u64| {
+            metrics
+                .replication
+                .as_ref()
+                .and_then(|all| all.get(id).copied().flatten())
+        };
+        let acked = |id: &u64| {
+            metrics
+                .heartbeat
+                .as_ref()
+                .and_then(|all| all.get(id).copied().flatten())
+        };
         let role = match metrics.state {
             _ if *self.shared.removed().borrow() => Role::Removed,
             ServerState::Leader => Role::Leader,
@@ -618,7 +695,10 @@ impl Inner {
             if let Some(record) = records.first() {
                 return Ok((Some(batch_of(id, record)?), None));
             }
-            let content = store.contents.get(id.index, id.number, bytes as usize).map_err(storage)?;
+            let content = store
+                .contents
+                .get(id.index, id.number, bytes as usize)
+                .map_err(storage)?;
             Ok((None, content))
         };
         match tokio::task::spawn_blocking(read).await {
@@ -629,23 +709,33 @@ impl Inner {
             Ok(Ok((None, Some(content)))) => Ok(content),
             Ok(Ok((None, None))) => Err(ContentError::Gone(id)),
             Ok(Err(error)) => Err(error),
-            Err(error) => Err(ContentError::Damaged { id, problem: error.to_string() }),
+            Err(error) => Err(ContentError::Damaged {
+                id,
+                problem: error.to_string(),
+            }),
         }
     }
 }
 
 fn batch_of(id: MessageId, record: &quorate_storage::Record) -> Result<Bytes, ContentError> {
-    let entry = entry_of(record).map_err(|e| ContentError::Damaged { id, problem: e.to_string() })?;
+    let entry = entry_of(record).map_err(|e| ContentError::Damaged {
+        id,
+        problem: e.to_string(),
+    })?;
     match entry.payload {
         EntryPayload::Normal(Batch(bytes)) => Ok(bytes),
-        EntryPayload::Blank | EntryPayload::Membership(_) => {
-            Err(ContentError::Damaged { id, problem: "its entry holds no messages".to_owned() })
-        }
+        EntryPayload::Blank | EntryPayload::Membership(_) => Err(ContentError::Damaged {
+            id,
+            problem: "its entry holds no messages".to_owned(),
+        }),
     }
 }
 
 fn content_of(id: MessageId, entry: &Bytes) -> Result<Bytes, ContentError> {
-    batch::content(entry, id.number).map_err(|e| ContentError::Damaged { id, problem: e.to_string() })
+    batch::content(entry, id.number).map_err(|e| ContentError::Damaged {
+        id,
+        problem: e.to_string(),
+    })
 }
 
 /// The last few entries that were read from disk: the messages of one entry
@@ -675,7 +765,9 @@ impl Entries {
         self.bytes += entry.len();
         self.recent.push_back((index, entry));
         while self.recent.len() > Self::COUNT_MAX || (self.bytes > Self::BYTES_MAX && self.recent.len() > 1) {
-            let Some((_, oldest)) = self.recent.pop_front() else { return };
+            let Some((_, oldest)) = self.recent.pop_front() else {
+                return;
+            };
             self.bytes -= oldest.len();
         }
     }

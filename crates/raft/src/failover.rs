@@ -28,7 +28,11 @@ pub(crate) struct Contact {
 
 impl Contact {
     pub(crate) fn new() -> Self {
-        Self { last: Mutex::default(), broken: Mutex::default(), wake: Notify::new() }
+        Self {
+            last: Mutex::default(),
+            broken: Mutex::default(),
+            wake: Notify::new(),
+        }
     }
 
     /// A request of a leader arrived.
@@ -42,8 +46,16 @@ impl Contact {
         self.wake.notify_one();
     }
 
+    /// Whether no leader has been heard of for that long.
+    pub(crate) fn silent_for(&self, span: Duration) -> bool {
+        self.last.lock().is_none_or(|(_, at)| at.elapsed() >= span)
+    }
+
     fn heard_at(&self, leader: u64) -> Option<Instant> {
-        self.last.lock().filter(|(who, _)| *who == leader).map(|(_, at)| at)
+        self.last
+            .lock()
+            .filter(|(who, _)| *who == leader)
+            .map(|(_, at)| at)
     }
 }
 
@@ -54,7 +66,9 @@ const ROUNDS: u32 = 8;
 pub(crate) async fn run(raft: Raft, contact: Arc<Contact>, pool: Pool, config: Config) {
     loop {
         contact.wake.notified().await;
-        let Some(leader) = contact.broken.lock().take() else { continue };
+        let Some(leader) = contact.broken.lock().take() else {
+            continue;
+        };
         campaign(&raft, &contact, &pool, &config, leader).await;
     }
 }
@@ -67,14 +81,21 @@ async fn campaign(raft: &Raft, contact: &Contact, pool: &Pool, config: &Config, 
             if metrics.current_leader != Some(leader) {
                 return;
             }
-            metrics.membership_config.membership().get_node(&leader).map(|node| node.peer_address.clone())
+            metrics
+                .membership_config
+                .membership()
+                .get_node(&leader)
+                .map(|node| node.peer_address.clone())
         };
         let Some(address) = address else { return };
         if !is_refused(&pool.dial(Some(leader), &address), config.heartbeat).await {
             return;
         }
         if round == 0 {
-            tracing::info!(leader, "the leader's port refuses connections: standing for election early");
+            tracing::info!(
+                leader,
+                "the leader's port refuses connections: standing for election early"
+            );
         }
         // Another stream of a new leader, or of this one come back, moves this on.
         let heard = contact.heard_at(leader).unwrap_or_else(Instant::now);

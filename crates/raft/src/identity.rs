@@ -79,7 +79,11 @@ impl Identity {
             member,
             cluster,
             store,
-            trusted: Mutex::new(if has_peers { Trusted::Only(BTreeSet::new()) } else { Trusted::Anyone }),
+            trusted: Mutex::new(if has_peers {
+                Trusted::Only(BTreeSet::new())
+            } else {
+                Trusted::Anyone
+            }),
             adopting: tokio::sync::Mutex::new(()),
             logged: Mutex::default(),
         }
@@ -115,7 +119,9 @@ impl Identity {
     /// The envelope of a request to `to`.
     pub(crate) fn envelope(&self, to: u64) -> wire::Envelope {
         wire::Envelope {
-            cluster_id: self.cluster().map_or_else(Bytes::new, |id| Bytes::copy_from_slice(&id.0)),
+            cluster_id: self
+                .cluster()
+                .map_or_else(Bytes::new, |id| Bytes::copy_from_slice(&id.0)),
             from_node: self.node_id,
             to_node: to,
             shard: 0,
@@ -183,7 +189,9 @@ impl Identity {
         let refusal = wire::Refusal {
             kind: kind.into(),
             node_id: self.node_id,
-            cluster_id: self.cluster().map_or_else(Bytes::new, |id| Bytes::copy_from_slice(&id.0)),
+            cluster_id: self
+                .cluster()
+                .map_or_else(Bytes::new, |id| Bytes::copy_from_slice(&id.0)),
         };
         Status::with_details(Code::FailedPrecondition, text, refusal.encode_to_vec().into())
     }

@@ -47,7 +47,10 @@ impl Epoch {
 
 impl From<LeaderId> for Epoch {
     fn from(id: LeaderId) -> Self {
-        Self { term: id.term, node: id.node_id }
+        Self {
+            term: id.term,
+            node: id.node_id,
+        }
     }
 }
 
@@ -143,7 +146,12 @@ pub(crate) async fn run(
             server.changed().await.is_err()
         };
         if ended {
-            leadership.send_modify(|last| *last = Leadership { term: last.term, ..Leadership::default() });
+            leadership.send_modify(|last| {
+                *last = Leadership {
+                    term: last.term,
+                    ..Leadership::default()
+                }
+            });
             return;
         }
     }

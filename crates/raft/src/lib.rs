@@ -63,6 +63,8 @@ mod consensus;
 mod error;
 mod failover;
 mod identity;
+#[cfg(test)]
+mod leader_restore;
 mod leadership;
 pub mod log_store;
 mod membership;

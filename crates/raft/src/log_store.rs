@@ -48,10 +48,7 @@ impl LogStore {
     }
 
     /// Gives an order to the writer and waits for its answer.
-    async fn ordered(
-        &self,
-        order: impl FnOnce(&Log, quorate_storage::Done),
-    ) -> io::Result<()> {
+    async fn ordered(&self, order: impl FnOnce(&Log, quorate_storage::Done)) -> io::Result<()> {
         let (done, answer) = oneshot::channel();
         order(&self.log, Box::new(move |result| drop(done.send(result))));
         match answer.await {
@@ -76,7 +73,10 @@ impl LogStore {
 
     async fn entries(&self, from: u64, to: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
         let records = self.records(from, to, bytes_max).await?;
-        records.iter().map(|record| entry_of(record).map_err(io::Error::from)).collect()
+        records
+            .iter()
+            .map(|record| entry_of(record).map_err(io::Error::from))
+            .collect()
     }
 
     /// The id of the entry at `index`, if it is in the log.
@@ -86,7 +86,10 @@ impl LogStore {
     }
 
     fn purged(&self) -> io::Result<Option<LogId>> {
-        self.log.purged().map(|(_, marker)| Ok(codec::decode_log_id(&marker)?)).transpose()
+        self.log
+            .purged()
+            .map(|(_, marker)| Ok(codec::decode_log_id(&marker)?))
+            .transpose()
     }
 }
 
@@ -128,10 +131,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
     }
 
     /// Piece by piece: a state machine far behind must not load it all.
-    async fn entries_stream<RB>(
-        &mut self,
-        range: RB,
-    ) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
@@ -141,16 +141,22 @@ impl RaftLogReader<TypeConfig> for LogStore {
             let store = store.clone();
             async move {
                 let entries = store.entries(from, to, WALK_BYTES).await?;
-                Ok::<_, io::Error>(entries.last().map(|last| last.log_id.index + 1).map(|next| {
-                    (futures_util::stream::iter(entries.into_iter().map(Ok)), next)
-                }))
+                Ok::<_, io::Error>(
+                    entries
+                        .last()
+                        .map(|last| last.log_id.index + 1)
+                        .map(|next| (futures_util::stream::iter(entries.into_iter().map(Ok)), next)),
+                )
             }
         })
         .try_flatten()
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        self.log.vote().map(|bytes| Ok(codec::decode_vote(&bytes)?)).transpose()
+        self.log
+            .vote()
+            .map(|bytes| Ok(codec::decode_vote(&bytes)?))
+            .transpose()
     }
 }
 
@@ -163,7 +169,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             Some(index) => self.log_id_at(index).await?,
             None => None,
         };
-        Ok(LogState { last_purged_log_id, last_log_id: last.or(last_purged_log_id) })
+        Ok(LogState {
+            last_purged_log_id,
+            last_log_id: last.or(last_purged_log_id),
+        })
     }
 
     async fn get_log_reader(&mut self) -> Self {
@@ -176,14 +185,22 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
-        self.log.put_committed(committed.as_ref().map(codec::encode_log_id).unwrap_or_default().into());
+        self.log.put_committed(
+            committed
+                .as_ref()
+                .map(codec::encode_log_id)
+                .unwrap_or_default()
+                .into(),
+        );
         Ok(())
     }
 
     /// Only if the log agrees: what it speaks of may have been lost with the
     /// unflushed end of the log, or replaced since.
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        let Some(bytes) = self.log.committed().filter(|bytes| !bytes.is_empty()) else { return Ok(None) };
+        let Some(bytes) = self.log.committed().filter(|bytes| !bytes.is_empty()) else {
+            return Ok(None);
+        };
         let committed = codec::decode_log_id(&bytes)?;
         if self.purged()? == Some(committed) {
             return Ok(Some(committed));
@@ -199,7 +216,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     {
         let records = entries
             .into_iter()
-            .map(|entry| Record { index: entry.log_id.index, bytes: codec::encode_record(&entry) })
+            .map(|entry| Record {
+                index: entry.log_id.index,
+                bytes: codec::encode_record(&entry),
+            })
             .collect();
         let done = move |result: Result<(), StorageError>| {
             callback.io_completed(result.map_err(io::Error::other));
@@ -215,6 +235,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn purge(&mut self, log_id: LogId) -> io::Result<()> {
         let marker = Bytes::from(codec::encode_log_id(&log_id));
-        self.ordered(|log, done| log.purge_to(log_id.index, marker, done)).await
+        self.ordered(|log, done| log.purge_to(log_id.index, marker, done))
+            .await
     }
 }

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::bootstrap;
 use crate::error::MembershipError;
+use crate::failover::Contact;
 use crate::identity::Identity;
 use crate::leadership::describe;
 use crate::network::pool::Pool;
@@ -50,7 +51,11 @@ impl Membership {
         let (state, leader, membership) = {
             let metrics = self.raft.server_metrics();
             let metrics = metrics.borrow_watched();
-            (metrics.state, metrics.current_leader, metrics.membership_config.as_ref().clone())
+            (
+                metrics.state,
+                metrics.current_leader,
+                metrics.membership_config.as_ref().clone(),
+            )
         };
         if state == ServerState::Leader {
             return Ok(membership);
@@ -64,12 +69,16 @@ impl Membership {
         change: ChangeMembers<u64, Member>,
         based_on: Option<LogId>,
     ) -> Result<(), MembershipError> {
-        let unchanged = Precondition::LastMembershipLogId { last_membership_log_id: based_on };
+        let unchanged = Precondition::LastMembershipLogId {
+            last_membership_log_id: based_on,
+        };
         let text = change.to_string();
         let changed = self.raft.change_membership_if(change, false, [unchanged]);
         match tokio::time::timeout(COMMIT_WITHIN, changed).await {
             Ok(result) => result.map(drop).map_err(|error| self.failed(error)),
-            Err(_) => Err(MembershipError::Unknown(format!("{text} is not committed after {COMMIT_WITHIN:?}"))),
+            Err(_) => Err(MembershipError::Unknown(format!(
+                "{text} is not committed after {COMMIT_WITHIN:?}"
+            ))),
         }
     }
 
@@ -82,12 +91,12 @@ impl Membership {
             RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => {
                 MembershipError::Unknown("leadership changed".to_owned())
             }
-            RaftError::APIError(ClientWriteError::ChangeMembershipError(ChangeMembershipError::InProgress(_))) => {
-                MembershipError::Refused("another change of members is under way".to_owned())
-            }
-            RaftError::APIError(ClientWriteError::PreconditionFailed(_)) => {
-                MembershipError::Refused("the members were changed meanwhile: look, then ask again".to_owned())
-            }
+            RaftError::APIError(ClientWriteError::ChangeMembershipError(
+                ChangeMembershipError::InProgress(_),
+            )) => MembershipError::Refused("another change of members is under way".to_owned()),
+            RaftError::APIError(ClientWriteError::PreconditionFailed(_)) => MembershipError::Refused(
+                "the members were changed meanwhile: look, then ask again".to_owned(),
+            ),
             RaftError::APIError(error) => MembershipError::Refused(error.to_string()),
         }
     }
@@ -133,8 +142,11 @@ impl Membership {
             .collect();
 
         if !known.contains_key(&id) {
-            let member =
-                Member { name: node.name, client_address: node.client_address, peer_address: address.to_owned() };
+            let member = Member {
+                name: node.name,
+                client_address: node.client_address,
+                peer_address: address.to_owned(),
+            };
             let added = self.raft.add_learner(id, member, false);
             tokio::time::timeout(COMMIT_WITHIN, added)
                 .await
@@ -145,9 +157,13 @@ impl Membership {
         self.caught_up(id).await?;
 
         let membership = self.lead()?;
-        let mut voters: BTreeSet<u64> = membership.voter_ids().filter(|old| !replaced.contains(old)).collect();
+        let mut voters: BTreeSet<u64> = membership
+            .voter_ids()
+            .filter(|old| !replaced.contains(old))
+            .collect();
         voters.insert(id);
-        self.change(ChangeMembers::ReplaceAllVoters(voters), *membership.log_id()).await?;
+        self.change(ChangeMembers::ReplaceAllVoters(voters), *membership.log_id())
+            .await?;
         tracing::info!(node = id, address, ?replaced, "a node is a voter now");
         Ok(NodeId(id))
     }
@@ -160,8 +176,14 @@ impl Membership {
             self.lead()?;
             let (last, matched) = {
                 let metrics = metrics.borrow_and_update();
-                let matched = metrics.replication.as_ref().and_then(|all| all.get(&id).copied().flatten());
-                (metrics.last_log.map_or(0, |id| id.index), matched.map(|id| id.index))
+                let matched = metrics
+                    .replication
+                    .as_ref()
+                    .and_then(|all| all.get(&id).copied().flatten());
+                (
+                    metrics.last_log.map_or(0, |id| id.index),
+                    matched.map(|id| id.index),
+                )
             };
             if matched.is_some_and(|index| index + CAUGHT_UP_ENTRIES >= last) {
                 return Ok(());
@@ -192,7 +214,9 @@ impl Membership {
         let mut voters: BTreeSet<u64> = membership.voter_ids().collect();
         let change = if voters.remove(&id) {
             if voters.is_empty() {
-                return Err(MembershipError::Refused("the last node cannot be removed".to_owned()));
+                return Err(MembershipError::Refused(
+                    "the last node cannot be removed".to_owned(),
+                ));
             }
             ChangeMembers::ReplaceAllVoters(voters)
         } else {
@@ -232,9 +256,11 @@ impl Membership {
                 }
             }
         };
-        tokio::time::timeout(TRANSFER_WITHIN, taken_over).await.map_err(|_| {
-            MembershipError::Unknown(format!("node {to} has not taken over within {TRANSFER_WITHIN:?}"))
-        })
+        tokio::time::timeout(TRANSFER_WITHIN, taken_over)
+            .await
+            .map_err(|_| {
+                MembershipError::Unknown(format!("node {to} has not taken over within {TRANSFER_WITHIN:?}"))
+            })
     }
 
     /// The other voter with the most of the log, among those that answer.
@@ -242,10 +268,18 @@ impl Membership {
         let metrics = self.raft.data_metrics();
         let metrics = metrics.borrow_watched();
         let answers = |id: &u64| {
-            let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(id).copied().flatten());
+            let heard = metrics
+                .heartbeat
+                .as_ref()
+                .and_then(|all| all.get(id).copied().flatten());
             heard.is_some_and(|at| at.elapsed() < Duration::from_secs(1))
         };
-        let matched = |id: &u64| metrics.replication.as_ref().and_then(|all| all.get(id).copied().flatten());
+        let matched = |id: &u64| {
+            metrics
+                .replication
+                .as_ref()
+                .and_then(|all| all.get(id).copied().flatten())
+        };
         voters
             .iter()
             .copied()
@@ -267,18 +301,28 @@ impl Membership {
             };
             let at = *membership.log_id();
             let half_done = membership.membership().get_joint_config().len() > 1;
-            joint = (state == ServerState::Leader && half_done)
-                .then(|| joint.filter(|(since, _)| *since == at).unwrap_or((at, Instant::now())));
+            joint = (state == ServerState::Leader && half_done).then(|| {
+                joint
+                    .filter(|(since, _)| *since == at)
+                    .unwrap_or((at, Instant::now()))
+            });
             if joint.is_some_and(|(_, since)| since.elapsed() > SETTLED)
                 && let Some(target) = membership.membership().get_joint_config().last()
             {
                 tracing::info!(?target, "finishing a change of members that was left half-way");
-                if let Err(error) = self.change(ChangeMembers::ReplaceAllVoters(target.clone()), at).await {
+                if let Err(error) = self
+                    .change(ChangeMembers::ReplaceAllVoters(target.clone()), at)
+                    .await
+                {
                     tracing::warn!(%error, "finish a change of members");
                 }
                 joint = None;
             }
-            let wait = if joint.is_some() { SETTLED / 6 } else { Duration::from_secs(3_600) };
+            let wait = if joint.is_some() {
+                SETTLED / 6
+            } else {
+                Duration::from_secs(3_600)
+            };
             if let Ok(Err(_)) = tokio::time::timeout(wait, metrics.changed()).await {
                 return;
             }
@@ -286,28 +330,33 @@ impl Membership {
     }
 
     /// Finds out whether the cluster removed this node while it was away: a
-    /// removed node is not told, so one without a leader asks. Returns when it
-    /// was.
-    pub(crate) async fn removed_elsewhere(self) {
+    /// removed node is not told, so one that hears nothing from a leader asks.
+    /// Returns when it was.
+    pub(crate) async fn removed_elsewhere(self, contact: Arc<Contact>) {
         const ASK_AFTER: Duration = Duration::from_secs(2);
         loop {
             tokio::time::sleep(ASK_AFTER).await;
-            let (leader, membership) = {
+            let (state, membership) = {
                 let metrics = self.raft.server_metrics();
                 let metrics = metrics.borrow_watched();
-                (metrics.current_leader, metrics.membership_config.as_ref().clone())
+                (metrics.state, metrics.membership_config.as_ref().clone())
             };
             let known = members(&membership);
-            if leader.is_some() || !known.contains_key(&self.own()) {
+            let led = state == ServerState::Leader || !contact.silent_for(ASK_AFTER);
+            if led || !known.contains_key(&self.own()) {
                 continue;
             }
             let at = membership.log_id().map_or(0, |id| id.index);
             for (id, member) in known.iter().filter(|(id, _)| **id != self.own()) {
                 let address = &member.peer_address;
-                let Ok(info) = bootstrap::join_info(&self.pool, &self.identity, Some(*id), address).await else {
+                let Ok(info) = bootstrap::join_info(&self.pool, &self.identity, Some(*id), address).await
+                else {
                     continue;
                 };
-                let same = self.identity.cluster().is_some_and(|own| own.0[..] == info.cluster_id[..]);
+                let same = self
+                    .identity
+                    .cluster()
+                    .is_some_and(|own| own.0[..] == info.cluster_id[..]);
                 let gone = info.members.iter().all(|member| member.node_id != self.own());
                 if same && info.membership_index > at && gone {
                     return;

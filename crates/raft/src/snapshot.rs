@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use openraft::EntryPayload;
 use openraft::RaftSnapshotBuilder;
 use openraft::Snapshot;
-use openraft::EntryPayload;
 use quorate_core::effect::Effect;
 use quorate_core::ids::MessageId;
 use quorate_core::{Broker, batch};
@@ -94,8 +94,13 @@ impl Upkeep {
 
     /// Takes what entries up to `index` dropped.
     fn take(&mut self, index: u64) -> Vec<MessageId> {
-        let later = self.dropped.split_off(self.dropped.partition_point(|(at, _)| *at <= index));
-        std::mem::replace(&mut self.dropped, later).into_iter().map(|(_, id)| id).collect()
+        let later = self
+            .dropped
+            .split_off(self.dropped.partition_point(|(at, _)| *at <= index));
+        std::mem::replace(&mut self.dropped, later)
+            .into_iter()
+            .map(|(_, id)| id)
+            .collect()
     }
 }
 
@@ -124,7 +129,10 @@ fn live(view: &quorate_core::Snapshot) -> Vec<(u64, u32)> {
 /// Copies contents of log entries after `covered` into the contents database.
 fn copy_contents(store: &Store, view: &quorate_core::Snapshot, covered: u64) -> io::Result<()> {
     const READ_BYTES: usize = 4 << 20;
-    let ids: Vec<_> = live(view).into_iter().filter(|(index, _)| *index > covered).collect();
+    let ids: Vec<_> = live(view)
+        .into_iter()
+        .filter(|(index, _)| *index > covered)
+        .collect();
     let mut records = Vec::new().into_iter();
     let mut entry: Option<(u64, Bytes)> = None;
     let mut failed = None;
@@ -134,7 +142,11 @@ fn copy_contents(store: &Store, view: &quorate_core::Snapshot, covered: u64) -> 
                 let record = match records.next() {
                     Some(record) => record,
                     None => {
-                        records = store.log.read(index, u64::MAX, READ_BYTES).map_err(io::Error::other)?.into_iter();
+                        records = store
+                            .log
+                            .read(index, u64::MAX, READ_BYTES)
+                            .map_err(io::Error::other)?
+                            .into_iter();
                         records.next().ok_or_else(|| missing(index))?
                     }
                 };
@@ -167,7 +179,10 @@ fn copy_contents(store: &Store, view: &quorate_core::Snapshot, covered: u64) -> 
 }
 
 fn missing(index: u64) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("entry {index} holds contents and is not in the log"))
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("entry {index} holds contents and is not in the log"),
+    )
 }
 
 // -------------------------------------------------------------------- building
@@ -180,7 +195,10 @@ pub struct Builder {
 
 impl Builder {
     pub(crate) fn new(shared: Arc<Shared>, view: quorate_core::Snapshot, meta: SnapshotMeta) -> Self {
-        Self { shared, work: Some((view, meta)) }
+        Self {
+            shared,
+            work: Some((view, meta)),
+        }
     }
 }
 
@@ -189,8 +207,13 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 
     async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
         let shared = Arc::clone(&self.shared);
-        let (view, meta) = self.work.take().ok_or_else(|| io::Error::other("a builder builds once"))?;
-        tokio::task::spawn_blocking(move || build(&shared, &view, meta)).await.map_err(io::Error::other)?
+        let (view, meta) = self
+            .work
+            .take()
+            .ok_or_else(|| io::Error::other("a builder builds once"))?;
+        tokio::task::spawn_blocking(move || build(&shared, &view, meta))
+            .await
+            .map_err(io::Error::other)?
     }
 }
 
@@ -207,21 +230,32 @@ fn build(shared: &Shared, view: &quorate_core::Snapshot, meta: SnapshotMeta) -> 
     store.log.flush().map_err(io::Error::other)?;
     copy_contents(store, view, covered)?;
     let mut writer = store.snapshots.create().map_err(io::Error::other)?;
-    view.write(&mut |piece: &[u8]| writer.write(piece)).map_err(io::Error::other)?;
-    let info = writer.finish(codec::encode_snapshot_meta(&meta).into()).map_err(io::Error::other)?;
+    view.write(&mut |piece: &[u8]| writer.write(piece))
+        .map_err(io::Error::other)?;
+    let info = writer
+        .finish(codec::encode_snapshot_meta(&meta).into())
+        .map_err(io::Error::other)?;
     shared.snapshot_index.store(index, Ordering::Release);
     tracing::info!(index, bytes = info.bytes, took = ?started.elapsed(), "snapshot written");
 
     let dropped = shared.upkeep.lock().take(index);
     remove(store, dropped).map_err(io::Error::other)?;
-    Ok(Snapshot { meta, snapshot: SnapshotData::Stored(Arc::clone(store), info) })
+    Ok(Snapshot {
+        meta,
+        snapshot: SnapshotData::Stored(Arc::clone(store), info),
+    })
 }
 
 /// The snapshot on disk.
 pub(crate) fn current(shared: &Shared) -> io::Result<Option<RaftSnapshot>> {
-    let Some(current) = shared.store.snapshots.current() else { return Ok(None) };
+    let Some(current) = shared.store.snapshots.current() else {
+        return Ok(None);
+    };
     let meta = codec::decode_snapshot_meta(&current.meta)?;
-    Ok(Some(Snapshot { meta, snapshot: SnapshotData::Stored(Arc::clone(&shared.store), current) }))
+    Ok(Some(Snapshot {
+        meta,
+        snapshot: SnapshotData::Stored(Arc::clone(&shared.store), current),
+    }))
 }
 
 // ------------------------------------------------------------------ installing
@@ -237,12 +271,16 @@ pub(crate) fn install(shared: &Arc<Shared>, meta: &SnapshotMeta, data: SnapshotD
         SnapshotData::Stored(elsewhere, info) => {
             let mut writer = shared.store.snapshots.create().map_err(io::Error::other)?;
             let broker = restore(&elsewhere, &info, Some(&mut writer))?;
-            writer.finish(codec::encode_snapshot_meta(meta).into()).map_err(io::Error::other)?;
+            writer
+                .finish(codec::encode_snapshot_meta(meta).into())
+                .map_err(io::Error::other)?;
             (broker, true)
         }
         SnapshotData::Received(received) => {
             let Received { broker, writer } = *received;
-            writer.finish(codec::encode_snapshot_meta(meta).into()).map_err(io::Error::other)?;
+            writer
+                .finish(codec::encode_snapshot_meta(meta).into())
+                .map_err(io::Error::other)?;
             (broker, true)
         }
     };
@@ -274,13 +312,17 @@ fn sweep(shared: &Shared, view: &quorate_core::Snapshot, index: u64) {
 }
 
 fn restore(store: &Store, info: &SnapshotInfo, mut copy: Option<&mut SnapshotWriter>) -> io::Result<Broker> {
-    let pieces = store.snapshots.read(info).map_err(io::Error::other)?.map(|piece| {
-        let piece = piece?;
-        if let Some(writer) = copy.as_deref_mut() {
-            writer.write(&piece)?;
-        }
-        Ok::<Bytes, StorageError>(piece)
-    });
+    let pieces = store
+        .snapshots
+        .read(info)
+        .map_err(io::Error::other)?
+        .map(|piece| {
+            let piece = piece?;
+            if let Some(writer) = copy.as_deref_mut() {
+                writer.write(&piece)?;
+            }
+            Ok::<Bytes, StorageError>(piece)
+        });
     Broker::restore(pieces).map_err(io::Error::other)
 }
 
@@ -323,7 +365,9 @@ fn send_all(
     // False when nobody reads any more.
     let put = |frame| {
         moved.send_modify(|count| *count += 1);
-        frames.blocking_send(wire::SnapshotFrame { frame: Some(frame) }).is_ok()
+        frames
+            .blocking_send(wire::SnapshotFrame { frame: Some(frame) })
+            .is_ok()
     };
     if !put(Frame::Begin(begin)) {
         return Ok(());
@@ -356,7 +400,11 @@ fn send_all(
         if content.index > index {
             break;
         }
-        let content = wire::Content { index: content.index, number: content.number, bytes: content.bytes };
+        let content = wire::Content {
+            index: content.index,
+            number: content.number,
+            bytes: content.bytes,
+        };
         sums.content(&content);
         bytes += content.bytes.len();
         contents.push(content);
@@ -420,7 +468,11 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     pub(crate) fn new(shared: Arc<Shared>, stall: std::time::Duration) -> Self {
-        Self { shared, busy: Arc::default(), stall }
+        Self {
+            shared,
+            busy: Arc::default(),
+            stall,
+        }
     }
 
     /// Receives, checks and installs one snapshot. Answers this node's vote.
@@ -460,7 +512,9 @@ impl Receiver {
             }
         }
         drop(pieces);
-        let received = stored.await.map_err(|error| Status::internal(error.to_string()))?;
+        let received = stored
+            .await
+            .map_err(|error| Status::internal(error.to_string()))?;
         let received = received.map_err(|error| {
             tracing::warn!(%error, index = last.index, "a snapshot was received and not accepted");
             Status::data_loss(error.to_string())
@@ -501,8 +555,15 @@ fn store_all(
         match frame {
             Frame::Contents(contents) => {
                 contents.contents.iter().for_each(|content| sums.content(content));
-                let mut items = contents.contents.into_iter().map(|c| (c.index, c.number, c.bytes));
-                store.contents.put_all(&mut items).map(drop).map_err(io::Error::other)
+                let mut items = contents
+                    .contents
+                    .into_iter()
+                    .map(|c| (c.index, c.number, c.bytes));
+                store
+                    .contents
+                    .put_all(&mut items)
+                    .map(drop)
+                    .map_err(io::Error::other)
             }
             Frame::End(sent) => {
                 end = Some(sent);
@@ -532,7 +593,10 @@ fn store_all(
         take_contents(frame, &mut sums)?;
     }
     if end.as_ref() != Some(&sums.end()) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "what arrived is not what was sent"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "what arrived is not what was sent",
+        ));
     }
     store.contents.flush().map_err(io::Error::other)?;
     Ok(Received { broker, writer })

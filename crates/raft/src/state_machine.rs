@@ -88,7 +88,9 @@ impl StateMachine {
             grown: Notify::new(),
             removed: watch::Sender::new(false),
         };
-        Self { shared: Arc::new(shared) }
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 
     pub(crate) fn shared(&self) -> Arc<Shared> {
@@ -115,7 +117,13 @@ impl Shared {
         let position = self.position.lock().clone();
         let view = self.broker.read().snapshot();
         self.upkeep.lock().viewed = position.applied.map_or(0, |id| id.index);
-        (view, SnapshotMeta { last_log_id: position.applied, last_membership: position.membership })
+        (
+            view,
+            SnapshotMeta {
+                last_log_id: position.applied,
+                last_membership: position.membership,
+            },
+        )
     }
 
     /// Replaces the state.
@@ -123,8 +131,10 @@ impl Shared {
         let index = meta.last_log_id.map_or(0, |id| id.index);
         // The old state goes after the lock: dropping millions of messages takes time.
         let old = std::mem::replace(&mut *self.broker.write(), broker);
-        *self.position.lock() =
-            Position { applied: meta.last_log_id, membership: meta.last_membership.clone() };
+        *self.position.lock() = Position {
+            applied: meta.last_log_id,
+            membership: meta.last_membership.clone(),
+        };
         self.upkeep.lock().reset(index);
         self.snapshot_index.store(index, Ordering::Release);
         self.observer.restored();
@@ -135,8 +145,10 @@ impl Shared {
         let unreadable = |error| io::Error::new(io::ErrorKind::InvalidData, format!("entry {id}: {error}"));
         let batch = batch::Batch::decode(bytes).map_err(unreadable)?;
         let (meta, lengths) = (batch.meta(id.index), batch.content_lengths());
-        catch_unwind(AssertUnwindSafe(|| self.broker.write().apply(meta, &batch.requests, &lengths)))
-            .map_err(|panic| io::Error::other(format!("applying entry {id}: {}", panic_text(&*panic))))
+        catch_unwind(AssertUnwindSafe(|| {
+            self.broker.write().apply(meta, &batch.requests, &lengths)
+        }))
+        .map_err(|panic| io::Error::other(format!("applying entry {id}: {}", panic_text(&*panic))))
     }
 
     fn take_membership(&self, id: LogId, membership: crate::types::Membership) {
@@ -184,7 +196,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                     let applied = self.shared.apply_batch(id, bytes)?;
                     self.shared.upkeep.lock().note(id.index, &applied.effects);
                     effects = Some(applied.effects);
-                    Answer { outcomes: applied.outcomes }
+                    Answer {
+                        outcomes: applied.outcomes,
+                    }
                 }
             };
             self.shared.position.lock().applied = Some(id);
@@ -221,5 +235,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 
 /// Members by id, as a map: openraft hands them out one by one.
 pub(crate) fn members(membership: &StoredMembership) -> BTreeMap<u64, Member> {
-    membership.membership().nodes().map(|(id, member)| (*id, member.clone())).collect()
+    membership
+        .membership()
+        .nodes()
+        .map(|(id, member)| (*id, member.clone()))
+        .collect()
 }

@@ -23,8 +23,8 @@ use openraft::network::{
     RaftNetworkFactory,
 };
 use openraft::raft::{
-    AppendEntriesRequest, SnapshotResponse, StreamAppendResult, TransferLeaderRequest, TransferLeaderResponse,
-    VoteRequest, VoteResponse,
+    AppendEntriesRequest, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{RPCTypes, Snapshot};
 use parking_lot::Mutex;
@@ -67,7 +67,12 @@ impl Network {
     }
 
     fn peer(&self, target: u64, node: &Member, usage: Use) -> Peer {
-        Peer { network: self.clone(), target, address: node.peer_address.clone(), usage }
+        Peer {
+            network: self.clone(),
+            target,
+            address: node.peer_address.clone(),
+            usage,
+        }
     }
 }
 
@@ -97,9 +102,15 @@ pub(crate) struct Peer {
 
 impl Peer {
     fn client(&self) -> Result<PeerClient<Channel>, RpcError> {
-        self.network.pool.client(Some(self.target), &self.address, self.usage).ok_or_else(|| {
-            RPCError::Unreachable(Unreachable::from_string(format!("{:?} is not an address", self.address)))
-        })
+        self.network
+            .pool
+            .client(Some(self.target), &self.address, self.usage)
+            .ok_or_else(|| {
+                RPCError::Unreachable(Unreachable::from_string(format!(
+                    "{:?} is not an address",
+                    self.address
+                )))
+            })
     }
 
     fn envelope(&self) -> wire::Envelope {
@@ -165,7 +176,9 @@ impl Peer {
     ) -> Result<StreamAppendResult<TypeConfig>, RpcError> {
         let mut client = self.client()?;
         let request = convert::append(request, self.envelope());
-        let response = self.call(RPCTypes::AppendEntries, limit, client.heartbeat(request)).await?;
+        let response = self
+            .call(RPCTypes::AppendEntries, limit, client.heartbeat(request))
+            .await?;
         convert::append_result_back(&response).map_err(garbled)
     }
 }
@@ -200,7 +213,9 @@ impl NetVote<TypeConfig> for Peer {
     ) -> Result<VoteResponse<TypeConfig>, RpcError> {
         let mut client = self.client()?;
         let request = convert::vote_request(&request, self.envelope());
-        let response = self.call(RPCTypes::Vote, option.soft_ttl(), client.vote(request)).await?;
+        let response = self
+            .call(RPCTypes::Vote, option.soft_ttl(), client.vote(request))
+            .await?;
         convert::vote_response_back(&response).map_err(garbled)
     }
 
@@ -211,7 +226,9 @@ impl NetVote<TypeConfig> for Peer {
     ) -> Result<VoteResponse<TypeConfig>, RpcError> {
         let mut client = self.client()?;
         let request = convert::vote_request(&request, self.envelope());
-        let response = self.call(RPCTypes::Vote, option.soft_ttl(), client.pre_vote(request)).await?;
+        let response = self
+            .call(RPCTypes::Vote, option.soft_ttl(), client.pre_vote(request))
+            .await?;
         convert::vote_response_back(&response).map_err(garbled)
     }
 }
@@ -224,8 +241,13 @@ impl NetTransferLeader<TypeConfig> for Peer {
     ) -> Result<TransferLeaderResponse<TypeConfig>, RpcError> {
         let mut client = self.client()?;
         let request = convert::transfer(&request, self.envelope());
-        let response =
-            self.call(RPCTypes::TransferLeader, option.soft_ttl(), client.transfer_leader(request)).await?;
+        let response = self
+            .call(
+                RPCTypes::TransferLeader,
+                option.soft_ttl(),
+                client.transfer_leader(request),
+            )
+            .await?;
         convert::transfer_result_back(&response).map_err(garbled)
     }
 }
@@ -261,8 +283,9 @@ impl NetStreamAppend<TypeConfig> for Peer {
             });
             let limit = self.network.connect;
             let mut client = self.client()?;
-            let responses =
-                self.call(RPCTypes::AppendEntries, limit, client.stream_append(requests)).await?;
+            let responses = self
+                .call(RPCTypes::AppendEntries, limit, client.stream_append(requests))
+                .await?;
             Ok(Box::pin(self.watched(responses, unanswered)) as BoxStream<'s, _>)
         })
     }
@@ -341,8 +364,9 @@ impl NetSnapshot<TypeConfig> for Peer {
                 },
             }
         };
-        let response =
-            response.map_err(|status| self.failed(RPCTypes::InstallSnapshot, &status))?.into_inner();
+        let response = response
+            .map_err(|status| self.failed(RPCTypes::InstallSnapshot, &status))?
+            .into_inner();
         let vote = convert::vote_back(response.vote.as_ref()).map_err(garbled)?;
         Ok(SnapshotResponse::new(vote))
     }

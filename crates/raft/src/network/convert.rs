@@ -15,7 +15,11 @@ use crate::codec::{self, Malformed};
 use crate::types::{Entry, LeaderId, LogId, TypeConfig, Vote};
 
 pub(crate) fn log_id(id: &LogId) -> wire::LogId {
-    wire::LogId { term: id.leader_id.term, node: id.leader_id.node_id, index: id.index }
+    wire::LogId {
+        term: id.leader_id.term,
+        node: id.leader_id.node_id,
+        index: id.index,
+    }
 }
 
 fn log_id_back(id: &wire::LogId) -> LogId {
@@ -23,23 +27,40 @@ fn log_id_back(id: &wire::LogId) -> LogId {
 }
 
 pub(crate) fn vote(vote: &Vote) -> wire::Vote {
-    wire::Vote { term: vote.leader_id.term, node: vote.leader_id.node_id, committed: vote.committed }
+    wire::Vote {
+        term: vote.leader_id.term,
+        node: vote.leader_id.node_id,
+        committed: vote.committed,
+    }
 }
 
 pub(crate) fn vote_back(vote: Option<&wire::Vote>) -> Result<Vote, Malformed> {
     let vote = vote.ok_or_else(|| missing("vote"))?;
-    Ok(Vote { leader_id: LeaderId::new(vote.term, vote.node), committed: vote.committed })
+    Ok(Vote {
+        leader_id: LeaderId::new(vote.term, vote.node),
+        committed: vote.committed,
+    })
 }
 
 fn entry(entry: Entry) -> wire::Entry {
     let (kind, payload) = codec::split_payload(&entry.payload);
-    wire::Entry { log_id: Some(log_id(&entry.log_id)), kind: u32::from(kind), payload }
+    wire::Entry {
+        log_id: Some(log_id(&entry.log_id)),
+        kind: u32::from(kind),
+        payload,
+    }
 }
 
 fn entry_back(entry: wire::Entry) -> Result<Entry, Malformed> {
-    let id = entry.log_id.as_ref().ok_or_else(|| missing("log id of an entry"))?;
+    let id = entry
+        .log_id
+        .as_ref()
+        .ok_or_else(|| missing("log id of an entry"))?;
     let kind = u8::try_from(entry.kind).map_err(|error| Malformed::new("entry", error))?;
-    Ok(Entry::new(log_id_back(id), codec::join_payload(kind, entry.payload)?))
+    Ok(Entry::new(
+        log_id_back(id),
+        codec::join_payload(kind, entry.payload)?,
+    ))
 }
 
 pub(crate) fn append(
@@ -59,15 +80,21 @@ pub(crate) fn append_back(
     request: wire::AppendRequest,
 ) -> Result<AppendEntriesRequest<TypeConfig>, Malformed> {
     let prev_log_id = request.prev_log_id.as_ref().map(log_id_back);
-    let entries: Vec<Entry> =
-        request.entries.into_iter().map(entry_back).collect::<Result<_, Malformed>>()?;
+    let entries: Vec<Entry> = request
+        .entries
+        .into_iter()
+        .map(entry_back)
+        .collect::<Result<_, Malformed>>()?;
     // The engine takes it for granted that entries are consecutive.
-    let mut next = prev_log_id.map_or(0, |id| id.index + 1);
-    for entry in &entries {
-        if entry.log_id.index != next {
-            return Err(Malformed::new("append", format!("entry {} where {next} belongs", entry.log_id.index)));
+    let first = prev_log_id.map_or(0, |id| id.index.saturating_add(1));
+    for (expected, entry) in (first..).zip(&entries) {
+        let found = entry.log_id.index;
+        if found != expected {
+            return Err(Malformed::new(
+                "append",
+                format!("entry {found} where {expected} belongs"),
+            ));
         }
-        next += 1;
     }
     Ok(AppendEntriesRequest {
         vote: vote_back(request.vote.as_ref())?,
@@ -80,7 +107,9 @@ pub(crate) fn append_back(
 pub(crate) fn append_result(result: StreamAppendResult<TypeConfig>) -> wire::AppendResponse {
     use wire::append_response::Result as Out;
     let result = match result {
-        Ok(matched) => Out::Matched(wire::Matched { log_id: matched.as_ref().map(log_id) }),
+        Ok(matched) => Out::Matched(wire::Matched {
+            log_id: matched.as_ref().map(log_id),
+        }),
         Err(StreamAppendError::Conflict(at)) => Out::Conflict(log_id(&at)),
         Err(StreamAppendError::HigherVote(higher)) => Out::HigherVote(vote(&higher)),
     };
@@ -91,11 +120,13 @@ pub(crate) fn append_result_back(
     response: &wire::AppendResponse,
 ) -> Result<StreamAppendResult<TypeConfig>, Malformed> {
     use wire::append_response::Result as In;
-    Ok(match response.result.as_ref().ok_or_else(|| missing("append result"))? {
-        In::Matched(matched) => Ok(matched.log_id.as_ref().map(log_id_back)),
-        In::Conflict(at) => Err(StreamAppendError::Conflict(log_id_back(at))),
-        In::HigherVote(higher) => Err(StreamAppendError::HigherVote(vote_back(Some(higher))?)),
-    })
+    Ok(
+        match response.result.as_ref().ok_or_else(|| missing("append result"))? {
+            In::Matched(matched) => Ok(matched.log_id.as_ref().map(log_id_back)),
+            In::Conflict(at) => Err(StreamAppendError::Conflict(log_id_back(at))),
+            In::HigherVote(higher) => Err(StreamAppendError::HigherVote(vote_back(Some(higher))?)),
+        },
+    )
 }
 
 pub(crate) fn vote_request(request: &VoteRequest<TypeConfig>, envelope: wire::Envelope) -> wire::VoteRequest {
@@ -108,8 +139,10 @@ pub(crate) fn vote_request(request: &VoteRequest<TypeConfig>, envelope: wire::En
 }
 
 pub(crate) fn vote_request_back(request: &wire::VoteRequest) -> Result<VoteRequest<TypeConfig>, Malformed> {
-    let mut back =
-        VoteRequest::new(vote_back(request.vote.as_ref())?, request.last_log_id.as_ref().map(log_id_back));
+    let mut back = VoteRequest::new(
+        vote_back(request.vote.as_ref())?,
+        request.last_log_id.as_ref().map(log_id_back),
+    );
     back.leadership_transfer = request.leadership_transfer;
     Ok(back)
 }
@@ -158,9 +191,10 @@ pub(crate) fn transfer_result(response: &TransferLeaderResponse<TypeConfig>) -> 
     use wire::transfer_leader_response::{Accepted, NotFlushed, Result as Out, VoteChanged};
     let result = match response {
         Ok(()) => Out::Accepted(Accepted {}),
-        Err(TransferLeaderError::VoteChanged { expected, actual }) => {
-            Out::VoteChanged(VoteChanged { expected: Some(vote(expected)), actual: Some(vote(actual)) })
-        }
+        Err(TransferLeaderError::VoteChanged { expected, actual }) => Out::VoteChanged(VoteChanged {
+            expected: Some(vote(expected)),
+            actual: Some(vote(actual)),
+        }),
         Err(TransferLeaderError::LogNotFlushed { expected, actual }) => Out::NotFlushed(NotFlushed {
             expected: expected.as_ref().map(log_id),
             actual: actual.as_ref().map(log_id),
@@ -173,17 +207,23 @@ pub(crate) fn transfer_result_back(
     response: &wire::TransferLeaderResponse,
 ) -> Result<TransferLeaderResponse<TypeConfig>, Malformed> {
     use wire::transfer_leader_response::Result as In;
-    Ok(match response.result.as_ref().ok_or_else(|| missing("transfer result"))? {
-        In::Accepted(_) => Ok(()),
-        In::VoteChanged(changed) => Err(TransferLeaderError::VoteChanged {
-            expected: vote_back(changed.expected.as_ref())?,
-            actual: vote_back(changed.actual.as_ref())?,
-        }),
-        In::NotFlushed(behind) => Err(TransferLeaderError::LogNotFlushed {
-            expected: behind.expected.as_ref().map(log_id_back),
-            actual: behind.actual.as_ref().map(log_id_back),
-        }),
-    })
+    Ok(
+        match response
+            .result
+            .as_ref()
+            .ok_or_else(|| missing("transfer result"))?
+        {
+            In::Accepted(_) => Ok(()),
+            In::VoteChanged(changed) => Err(TransferLeaderError::VoteChanged {
+                expected: vote_back(changed.expected.as_ref())?,
+                actual: vote_back(changed.actual.as_ref())?,
+            }),
+            In::NotFlushed(behind) => Err(TransferLeaderError::LogNotFlushed {
+                expected: behind.expected.as_ref().map(log_id_back),
+                actual: behind.actual.as_ref().map(log_id_back),
+            }),
+        },
+    )
 }
 
 fn missing(field: &'static str) -> Malformed {

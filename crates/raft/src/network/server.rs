@@ -69,7 +69,11 @@ impl Peer for PeerService {
                 voter: false,
             }),
             incarnation: self.identity.incarnation.0,
-            cluster_id: self.identity.cluster().map(|id| id.0.to_vec().into()).unwrap_or_default(),
+            cluster_id: self
+                .identity
+                .cluster()
+                .map(|id| id.0.to_vec().into())
+                .unwrap_or_default(),
             initialized,
             seen: seen.ids.into_iter().collect(),
             peers: seen.peers,
@@ -88,7 +92,11 @@ impl Peer for PeerService {
         let voters: std::collections::BTreeSet<u64> = committed.voter_ids().collect();
         let at = committed.log_id().as_ref();
         Ok(Response::new(wire::JoinInfoResponse {
-            cluster_id: self.identity.cluster().map(|id| id.0.to_vec().into()).unwrap_or_default(),
+            cluster_id: self
+                .identity
+                .cluster()
+                .map(|id| id.0.to_vec().into())
+                .unwrap_or_default(),
             membership_index: at.map_or(0, |id| id.index),
             membership_term: at.map_or(0, |id| id.leader_id.term),
             members: committed
@@ -114,10 +122,17 @@ impl Peer for PeerService {
         Ok(Response::new(wire::ClockResponse { wall_ms: wall_ms() }))
     }
 
-    async fn vote(&self, request: Request<wire::VoteRequest>) -> Result<Response<wire::VoteResponse>, Status> {
+    async fn vote(
+        &self,
+        request: Request<wire::VoteRequest>,
+    ) -> Result<Response<wire::VoteResponse>, Status> {
         let request = request.into_inner();
         self.identity.admit(request.envelope.as_ref()).await?;
-        let response = self.raft.vote(convert::vote_request_back(&request)?).await.map_err(gone)?;
+        let response = self
+            .raft
+            .vote(convert::vote_request_back(&request)?)
+            .await
+            .map_err(gone)?;
         Ok(Response::new(convert::vote_response(&response)))
     }
 
@@ -127,7 +142,11 @@ impl Peer for PeerService {
     ) -> Result<Response<wire::VoteResponse>, Status> {
         let request = request.into_inner();
         self.identity.admit(request.envelope.as_ref()).await?;
-        let response = self.raft.pre_vote(convert::vote_request_back(&request)?).await.map_err(gone)?;
+        let response = self
+            .raft
+            .pre_vote(convert::vote_request_back(&request)?)
+            .await
+            .map_err(gone)?;
         Ok(Response::new(convert::vote_response(&response)))
     }
 
@@ -167,7 +186,11 @@ impl Peer for PeerService {
         let request = request.into_inner();
         self.identity.admit(request.envelope.as_ref()).await?;
         let request = convert::transfer_back(&request)?;
-        let result = self.raft.handle_transfer_leader(request).await.map_err(|e| stopped(&e))?;
+        let result = self
+            .raft
+            .handle_transfer_leader(request)
+            .await
+            .map_err(|e| stopped(&e))?;
         Ok(Response::new(convert::transfer_result(&result)))
     }
 
@@ -175,8 +198,13 @@ impl Peer for PeerService {
         &self,
         request: Request<Streaming<wire::SnapshotFrame>>,
     ) -> Result<Response<wire::SnapshotResponse>, Status> {
-        let vote = self.receiver.receive(&self.identity, &self.raft, request.into_inner()).await?;
-        Ok(Response::new(wire::SnapshotResponse { vote: Some(convert::vote(&vote)) }))
+        let vote = self
+            .receiver
+            .receive(&self.identity, &self.raft, request.into_inner())
+            .await?;
+        Ok(Response::new(wire::SnapshotResponse {
+            vote: Some(convert::vote(&vote)),
+        }))
     }
 }
 
@@ -244,7 +272,13 @@ impl PeerService {
     async fn admit_append(
         &self,
         frame: wire::AppendRequest,
-    ) -> Result<(u64, openraft::raft::AppendEntriesRequest<crate::types::TypeConfig>), Status> {
+    ) -> Result<
+        (
+            u64,
+            openraft::raft::AppendEntriesRequest<crate::types::TypeConfig>,
+        ),
+        Status,
+    > {
         let from = self.identity.admit(frame.envelope.as_ref()).await?;
         let request = convert::append_back(frame)?;
         self.note(from, &request.vote);
@@ -267,4 +301,3 @@ pub(crate) fn wall_ms() -> u64 {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
-

@@ -41,7 +41,7 @@ impl Observer for Counter {
 
 /// A place for a node: a directory and an address, with or without one running.
 pub(crate) struct Place {
-    pub(crate) dir: tempfile::TempDir,
+    _dir: tempfile::TempDir,
     pub(crate) address: SocketAddr,
     pub(crate) config: Config,
     pub(crate) counter: Arc<Counter>,
@@ -59,7 +59,13 @@ impl Place {
             peers: peers.iter().map(ToString::to_string).collect(),
             ..Config::default()
         };
-        Self { dir, address, config, counter: Arc::default(), node: None }
+        Self {
+            _dir: dir,
+            address,
+            config,
+            counter: Arc::default(),
+            node: None,
+        }
     }
 
     pub(crate) async fn start(&mut self) {
@@ -106,7 +112,12 @@ impl Cluster {
             .with_test_writer()
             .try_init();
         let addresses: Vec<_> = (0..count).map(|_| free_address()).collect();
-        Self { places: addresses.iter().map(|address| Place::new(*address, &addresses)).collect() }
+        Self {
+            places: addresses
+                .iter()
+                .map(|address| Place::new(*address, &addresses))
+                .collect(),
+        }
     }
 
     /// The same, running and led.
@@ -128,7 +139,10 @@ impl Cluster {
     pub(crate) async fn leader(&self) -> usize {
         wait_for("a leader", || {
             self.places.iter().position(|place| {
-                place.node.as_ref().is_some_and(|node| node.leadership().borrow().leading)
+                place
+                    .node
+                    .as_ref()
+                    .is_some_and(|node| node.leadership().borrow().leading)
             })
         })
         .await
@@ -136,15 +150,25 @@ impl Cluster {
 
     /// Proposes until it is done.
     pub(crate) async fn propose(&self, commands: &[(Command, Vec<Bytes>)]) -> Proposed {
-        let requests: Vec<_> =
-            commands.iter().map(|(command, _)| Request { id: None, command: command.clone() }).collect();
-        let contents: Vec<_> = commands.iter().flat_map(|(_, contents)| contents.clone()).collect();
+        let requests: Vec<_> = commands
+            .iter()
+            .map(|(command, _)| Request {
+                id: None,
+                command: command.clone(),
+            })
+            .collect();
+        let contents: Vec<_> = commands
+            .iter()
+            .flat_map(|(_, contents)| contents.clone())
+            .collect();
         let entry = batch::encode(Timestamp(1_000), &requests, &contents);
         let deadline = Instant::now() + PATIENCE;
         loop {
             assert!(Instant::now() < deadline, "nobody takes the proposal");
             let leader = self.leader().await;
-            let Some(node) = &self.places[leader].node else { continue };
+            let Some(node) = &self.places[leader].node else {
+                continue;
+            };
             let epoch = node.leadership().borrow().epoch;
             match node.propose(entry.clone(), epoch).await {
                 Ok(proposed) => return proposed,
@@ -161,7 +185,7 @@ impl Cluster {
         wait_for("equal states", || {
             let states: BTreeMap<_, _> = self
                 .running_nodes()
-                .map(|node| node.status())
+                .map(Consensus::status)
                 .map(|status| ((status.state_index, status.state_hash), status.node_id))
                 .collect();
             let state = states.keys().next()?;
@@ -184,12 +208,24 @@ pub(crate) fn queue() -> QueueName {
 }
 
 pub(crate) fn declare() -> (Command, Vec<Bytes>) {
-    (Command::DeclareQueue { name: queue(), settings: SettingsPatch::default() }, Vec::new())
+    (
+        Command::DeclareQueue {
+            name: queue(),
+            settings: SettingsPatch::default(),
+        },
+        Vec::new(),
+    )
 }
 
 pub(crate) fn publish(bodies: Vec<Bytes>) -> (Command, Vec<Bytes>) {
     let messages = vec![NewMessage::default(); bodies.len()];
-    (Command::Publish { queue: queue(), messages }, bodies)
+    (
+        Command::Publish {
+            queue: queue(),
+            messages,
+        },
+        bodies,
+    )
 }
 
 /// Waits for a condition.

@@ -11,7 +11,9 @@ use crate::cluster::{Cluster, PATIENCE, Place, declare, free_address, publish, w
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wiped_node_is_a_new_node_and_takes_the_place_of_the_old_when_added() {
     let mut cluster = Cluster::running(3, |_| {}).await;
-    cluster.propose(&[declare(), publish(vec![Bytes::from_static(b"kept")])]).await;
+    cluster
+        .propose(&[declare(), publish(vec![Bytes::from_static(b"kept")])])
+        .await;
     let leader = cluster.leader().await;
     let wiped = (leader + 1) % 3;
     let old = cluster.places[wiped].node().node_id();
@@ -22,7 +24,9 @@ async fn a_wiped_node_is_a_new_node_and_takes_the_place_of_the_old_when_added() 
     let new = cluster.places[wiped].node().node_id();
     assert_ne!(new, old);
     // The cluster goes on, and the newcomer stays outside of it.
-    let during = cluster.propose(&[publish(vec![Bytes::from_static(b"during")])]).await;
+    let during = cluster
+        .propose(&[publish(vec![Bytes::from_static(b"during")])])
+        .await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let status = cluster.places[wiped].node().status();
     assert_eq!((status.role, status.cluster_id), (Role::Waiting, None));
@@ -51,13 +55,19 @@ async fn nodes_are_added_and_removed() {
     let leader = cluster.leader().await;
     let node = cluster.places[leader].node().clone();
     assert_eq!(node.add_node(&address).await, Ok(added));
-    assert!(matches!(node.add_node(&address).await, Err(MembershipError::Refused(_))));
+    assert!(matches!(
+        node.add_node(&address).await,
+        Err(MembershipError::Refused(_))
+    ));
     cluster.agree(declared.index).await;
 
     // Not by one that does not lead, and not what is not there.
     let follower = (leader + 1) % 3;
     let asked = cluster.places[follower].node().remove_node(added).await;
-    assert!(matches!(asked, Err(MembershipError::NotLeader { leader: Some(_) })), "{asked:?}");
+    assert!(
+        matches!(asked, Err(MembershipError::NotLeader { leader: Some(_) })),
+        "{asked:?}"
+    );
     let asked = node.remove_node(NodeId(7)).await;
     assert!(matches!(asked, Err(MembershipError::Refused(_))), "{asked:?}");
 
@@ -76,9 +86,10 @@ async fn nodes_are_added_and_removed() {
     let proposed = cluster.propose(&[publish(vec![Bytes::from_static(b"x")])]).await;
     let leader = wait_for("another leader", || {
         cluster.places.iter().position(|place| {
-            place.node.as_ref().is_some_and(|node| {
-                node.node_id() != own && node.leadership().borrow().leading
-            })
+            place
+                .node
+                .as_ref()
+                .is_some_and(|node| node.node_id() != own && node.leadership().borrow().leading)
         })
     })
     .await;
@@ -97,7 +108,9 @@ async fn a_node_that_was_removed_while_it_was_away_finds_out() {
     cluster.places[leader].node().remove_node(id).await.unwrap();
 
     cluster.places[away].start().await;
-    let reason = tokio::time::timeout(PATIENCE, cluster.places[away].node().failed()).await.unwrap();
+    let reason = tokio::time::timeout(PATIENCE, cluster.places[away].node().failed())
+        .await
+        .unwrap();
     assert!(reason.contains("removed"), "{reason}");
     cluster.shutdown().await;
 }
@@ -112,7 +125,10 @@ async fn leadership_is_handed_over() {
     node.transfer_leader(Some(to)).await.unwrap();
     let next = wait_for("the successor", || {
         let led = |node: &&quorate_raft::Consensus| node.leadership().borrow().leading;
-        cluster.running_nodes().find(led).map(quorate_raft::Consensus::node_id)
+        cluster
+            .running_nodes()
+            .find(led)
+            .map(quorate_raft::Consensus::node_id)
     })
     .await;
     assert_eq!(next, to);

@@ -14,8 +14,16 @@ use crate::cluster::{Cluster, declare};
 fn vote(envelope: wire::Envelope) -> wire::VoteRequest {
     wire::VoteRequest {
         envelope: Some(envelope),
-        vote: Some(wire::Vote { term: 1_000, node: 1, committed: false }),
-        last_log_id: Some(wire::LogId { term: 999, node: 1, index: 1_000_000 }),
+        vote: Some(wire::Vote {
+            term: 1_000,
+            node: 1,
+            committed: false,
+        }),
+        last_log_id: Some(wire::LogId {
+            term: 999,
+            node: 1,
+            index: 1_000_000,
+        }),
         leadership_transfer: true,
     }
 }
@@ -40,12 +48,22 @@ async fn strangers_are_refused_and_change_nothing() {
 
     // Meant for another node.
     envelope = node.envelope(stranger.node_id());
-    let append = wire::AppendRequest { envelope: Some(envelope), ..wire::AppendRequest::default() };
+    let append = wire::AppendRequest {
+        envelope: Some(envelope),
+        ..wire::AppendRequest::default()
+    };
     let refused = peer.heartbeat(append.clone()).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("wiped"), "{}", refused.message());
     let frames = tokio_stream::iter([append]);
-    let refused = peer.stream_append(frames).await.unwrap().into_inner().message().await.unwrap_err();
+    let refused = peer
+        .stream_append(frames)
+        .await
+        .unwrap()
+        .into_inner()
+        .message()
+        .await
+        .unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
 
     // Without an envelope, without fields, without sense.
@@ -53,10 +71,17 @@ async fn strangers_are_refused_and_change_nothing() {
     let frames = tokio_stream::iter([wire::SnapshotFrame::default()]);
     assert!(peer.install_snapshot(frames).await.is_err());
     let mut public = ClusterClient::connect(url).await.unwrap();
-    let status = public.status(quorate_proto::v1::StatusRequest {}).await.unwrap_err();
+    let status = public
+        .status(quorate_proto::v1::StatusRequest {})
+        .await
+        .unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
-    let mut raw = tokio::net::TcpStream::connect(cluster.places[0].address).await.unwrap();
-    raw.write_all(b"GET / HTTP/1.0\r\n\r\nAMQP\x00\x00\x09\x01").await.unwrap();
+    let mut raw = tokio::net::TcpStream::connect(cluster.places[0].address)
+        .await
+        .unwrap();
+    raw.write_all(b"GET / HTTP/1.0\r\n\r\nAMQP\x00\x00\x09\x01")
+        .await
+        .unwrap();
     let _ = raw.read(&mut [0; 64]).await;
 
     cluster.propose(&[declare()]).await;

@@ -34,7 +34,10 @@ async fn a_cluster_forms_in_any_order_of_starts() {
     let proposed = cluster.propose(&[declare(), publish(bodies(3, 10))]).await;
     assert_eq!(proposed.outcomes.len(), 2);
     cluster.agree(proposed.index).await;
-    let ids: Vec<_> = cluster.running_nodes().map(|node| node.cluster_id()).collect();
+    let ids: Vec<_> = cluster
+        .running_nodes()
+        .map(quorate_raft::Consensus::cluster_id)
+        .collect();
     assert!(ids[0].is_some() && ids.iter().all(|id| *id == ids[0]));
     for node in cluster.running_nodes() {
         assert_eq!(node.status().members.len(), 3);
@@ -115,8 +118,16 @@ async fn a_follower_that_was_away_too_long_gets_a_snapshot_with_contents() {
     for n in 0..40u8 {
         // One of them larger than a chunk of the storage.
         let size = if n == 7 { 40_000 } else { 2_000 };
-        let proposed = cluster.propose(&[publish(vec![Bytes::from(vec![n; size])])]).await;
-        published.push((MessageId { index: proposed.index, number: 0 }, vec![n; size]));
+        let proposed = cluster
+            .propose(&[publish(vec![Bytes::from(vec![n; size])])])
+            .await;
+        published.push((
+            MessageId {
+                index: proposed.index,
+                number: 0,
+            },
+            vec![n; size],
+        ));
     }
     let leader = cluster.leader().await;
     wait_for("the log to be purged", || {
@@ -134,7 +145,10 @@ async fn a_follower_that_was_away_too_long_gets_a_snapshot_with_contents() {
         let content = node.content(*id, body.len() as u32).await.unwrap();
         assert_eq!(content, body, "content {id}");
     }
-    let gone = MessageId { index: published[0].0.index, number: 9 };
+    let gone = MessageId {
+        index: published[0].0.index,
+        number: 9,
+    };
     assert!(node.content(gone, 1).await.is_err());
     cluster.shutdown().await;
 }
@@ -146,10 +160,15 @@ async fn contents_live_as_long_as_their_message_and_no_longer() {
     let kept = cluster.propose(&[publish(bodies(2, 500))]).await.index;
     let node = cluster.places[0].node().clone();
     assert!(node.snapshot().await.unwrap() >= kept);
-    let id = MessageId { index: kept, number: 1 };
+    let id = MessageId {
+        index: kept,
+        number: 1,
+    };
     assert_eq!(node.content(id, 500).await.unwrap(), vec![1; 500]);
 
-    let purge = quorate_core::command::Command::PurgeQueue { name: crate::cluster::queue() };
+    let purge = quorate_core::command::Command::PurgeQueue {
+        name: crate::cluster::queue(),
+    };
     cluster.propose(&[(purge, Vec::new())]).await;
     node.snapshot().await.unwrap();
     // Twice: what the first one's log still holds, the second one's does not.
@@ -159,10 +178,54 @@ async fn contents_live_as_long_as_their_message_and_no_longer() {
     cluster.places[0].node.take().unwrap().shutdown().await;
 
     let store = wait_for("the directory", || {
-        quorate_storage::Store::open(&cluster.places[0].config.data_dir, quorate_storage::Options::default()).ok()
+        quorate_storage::Store::open(
+            &cluster.places[0].config.data_dir,
+            quorate_storage::Options::default(),
+        )
+        .ok()
     })
     .await;
-    let stored: Vec<_> = store.contents.range((0, 0)).map(|content| content.unwrap().index).collect();
+    let stored: Vec<_> = store
+        .contents
+        .range((0, 0))
+        .map(|content| content.unwrap().index)
+        .collect();
     assert!(!stored.contains(&kept), "{stored:?}");
     assert_eq!(stored.len(), 1);
+}
+
+/// Not a test: prints how fast this machine is, beside whatever else it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures"]
+async fn measure() {
+    let cluster = Cluster::running(3, |_| {}).await;
+    cluster.propose(&[declare()]).await;
+    let mut alone = Vec::new();
+    for _ in 0..200 {
+        let started = Instant::now();
+        cluster.propose(&[publish(bodies(1, 100))]).await;
+        alone.push(started.elapsed());
+    }
+    alone.sort_unstable();
+    eprintln!("one at a time: median {:?}, p99 {:?}", alone[100], alone[198]);
+
+    let node = cluster.places[cluster.leader().await].node();
+    let epoch = node.leadership().borrow().epoch;
+    let (command, contents) = publish(bodies(64, 1_000));
+    let request = quorate_core::command::Request { id: None, command };
+    let entry = quorate_core::batch::encode(quorate_core::ids::Timestamp(1), &[request], &contents);
+    let started = Instant::now();
+    let mut flying = std::collections::VecDeque::new();
+    for _ in 0..500 {
+        flying.push_back(node.propose(entry.clone(), epoch));
+        if flying.len() == 16 {
+            flying.pop_front().unwrap().await.unwrap();
+        }
+    }
+    for proposal in flying {
+        proposal.await.unwrap();
+    }
+    let rate = 500.0 * 64.0 / started.elapsed().as_secs_f64();
+    eprintln!("16 entries of 64 x 1,000 bytes in flight: {rate:.0} messages/s");
+    cluster.shutdown().await;
 }
