@@ -61,10 +61,11 @@ pub(crate) enum Kind {
     CreateFolder = 7,
     /// A name went from folder `id`; `a` is its link in the graveyard or 0.
     Remove = 8,
-    /// As `Remove`, for an empty folder.
+    /// As `Remove`, for an empty folder, whose own id is in `b` and `c`.
     RemoveFolder = 9,
-    /// A name moved into folder `id`; `a` is the link in the graveyard of the
-    /// file it replaced, or 0. Payload: old path, a zero byte, new path.
+    /// A name moved into folder `id` from the folder whose id is in `b` and
+    /// `c`; `a` is the link in the graveyard of the file it replaced, or 0.
+    /// Payload: old path, a zero byte, new path.
     Rename = 10,
 }
 

@@ -2,16 +2,17 @@
 //! the processes were killed, then carried out on the data folder.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::UNIX_EPOCH;
 
-use crate::journal::{FileId, GRAVEYARD_FOLDER, Header, JOURNAL_FILE, Kind, PAGE_BYTES, Reader};
+use crate::journal::{FileId, GRAVEYARD_FOLDER, Header, JOURNAL_FILE, Kind, PAGE_BYTES, Reader, Record};
 use crate::rng::Rng;
 use crate::{Error, Result};
 
@@ -203,13 +204,22 @@ struct OldPage {
     moment: usize,
 }
 
+/// A change of a name in a folder. Folders are known by id: a folder that was
+/// renamed meanwhile, durably, may have left its path to another.
 #[derive(Clone, Debug)]
-enum NameChange {
-    Created(PathBuf),
-    FolderCreated(PathBuf),
-    Removed { path: PathBuf, link: u64 },
-    FolderRemoved(PathBuf),
-    Renamed { from: PathBuf, to: PathBuf, link: u64 },
+struct NameChange {
+    folder: FileId,
+    name: OsString,
+    act: Act,
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Created,
+    FolderCreated,
+    Removed { link: u64 },
+    FolderRemoved { id: FileId },
+    Renamed { from: (FileId, OsString), link: u64 },
 }
 
 /// What the journal says of one file.
@@ -433,8 +443,9 @@ impl PowerLoss {
         for file in &self.files {
             self.undo_file(file).map_err(context(&file.path))?;
         }
+        let mut again = BTreeMap::new();
         for change in &self.names {
-            self.undo_name(change).map_err(context(&self.data))?;
+            self.undo_name(change, &mut again).map_err(context(&self.data))?;
         }
         forget(&self.journal_folder).map_err(context(&self.journal_folder))?;
         Ok(self.report)
@@ -464,26 +475,41 @@ impl PowerLoss {
         file.set_len(plan.size)
     }
 
-    /// Undoes one change of a name. The changes before it are still there, so
-    /// the paths are right; only where a later change of another folder was
-    /// durable can there be nothing to undo.
-    fn undo_name(&self, change: &NameChange) -> io::Result<()> {
-        let data = |path: &Path| self.data.join(path);
-        let bring_back = |link: u64, path: &Path| match link {
+    /// Undoes one change of a name. A folder that is gone for good has no
+    /// names to undo. `again` holds the folders that came back, by the id they
+    /// had.
+    fn undo_name(&self, change: &NameChange, again: &mut BTreeMap<FileId, FileId>) -> io::Result<()> {
+        let path_of = |folder: &FileId, name: &OsString, again: &BTreeMap<FileId, FileId>| {
+            let id = again.get(folder).unwrap_or(folder);
+            find_folder(&self.data, *id).map(|path| path.map(|path| path.join(name)))
+        };
+        let Some(path) = path_of(&change.folder, &change.name, again)? else {
+            return Ok(());
+        };
+        let bring_back = |link: u64| match link {
             0 => Ok(()),
             link => {
                 let grave = self.journal_folder.join(GRAVEYARD_FOLDER).join(link.to_string());
-                fs::hard_link(grave, data(path))
+                fs::hard_link(grave, &path)
             }
         };
-        let result = match change {
-            NameChange::Created(path) => fs::remove_file(data(path)),
-            NameChange::FolderCreated(path) => fs::remove_dir_all(data(path)),
-            NameChange::Removed { path, link } => bring_back(*link, path),
-            NameChange::FolderRemoved(path) => fs::create_dir(data(path)),
-            NameChange::Renamed { from, to, link } => {
-                fs::rename(data(to), data(from)).and_then(|()| bring_back(*link, to))
+        let result = match &change.act {
+            Act::Created => fs::remove_file(&path),
+            Act::FolderCreated => fs::remove_dir_all(&path),
+            Act::Removed { link } => bring_back(*link),
+            Act::FolderRemoved { id } => {
+                let made = fs::create_dir(&path).and_then(|()| fs::metadata(&path));
+                made.map(|metadata| {
+                    again.insert(*id, id_of(&metadata));
+                })
             }
+            Act::Renamed {
+                from: (folder, name),
+                link,
+            } => match path_of(folder, name, again)? {
+                Some(from) => fs::rename(&path, from).and_then(|()| bring_back(*link)),
+                None => Ok(()),
+            },
         };
         match result {
             Err(error)
@@ -520,12 +546,36 @@ pub(crate) fn forget(journal_folder: &Path) -> io::Result<()> {
 /// durable, oldest first.
 fn read(journal: &File) -> io::Result<(BTreeMap<FileId, History>, Vec<NameChange>)> {
     let mut histories: BTreeMap<FileId, History> = BTreeMap::new();
-    let mut changes: Vec<(FileId, NameChange)> = Vec::new();
+    let mut changes: Vec<NameChange> = Vec::new();
     let mut reader = Reader::new(journal)?;
     let mut moment = 0;
     while let Some(record) = reader.next()? {
         let header = record.header;
-        let mut note = |change| changes.push((header.id, change));
+        let other = FileId {
+            inode: header.b,
+            born_ns: header.c,
+        };
+        let mut note = |act| -> io::Result<()> {
+            let bytes = read_payload(journal, &record)?;
+            let mut names = bytes.rsplit(|byte| *byte == 0).map(file_name);
+            let name = names.next().unwrap_or_default();
+            let act = match act {
+                Act::Renamed {
+                    from: (folder, _),
+                    link,
+                } => Act::Renamed {
+                    from: (folder, names.next().unwrap_or_default()),
+                    link,
+                },
+                act => act,
+            };
+            changes.push(NameChange {
+                folder: header.id,
+                name,
+                act,
+            });
+            Ok(())
+        };
         match header.kind {
             Kind::Write | Kind::Truncate => {
                 histories
@@ -535,52 +585,88 @@ fn read(journal: &File) -> io::Result<(BTreeMap<FileId, History>, Vec<NameChange
             }
             Kind::Sync => {
                 histories.entry(header.id).or_default().synced(header.c);
-                changes.retain(|(folder, _)| *folder != header.id);
+                make_durable(&mut changes, header.id);
             }
             Kind::SyncFailed => histories.entry(header.id).or_default().sync_failed(),
             Kind::SyncAll => {
                 histories.clear();
                 changes.clear();
             }
-            Kind::Create => note(NameChange::Created(read_path(journal, &record)?)),
-            Kind::CreateFolder => note(NameChange::FolderCreated(read_path(journal, &record)?)),
-            Kind::Remove => {
-                note(NameChange::Removed {
-                    path: read_path(journal, &record)?,
-                    link: header.a,
-                });
-            }
-            Kind::RemoveFolder => note(NameChange::FolderRemoved(read_path(journal, &record)?)),
-            Kind::Rename => {
-                let both = read_path(journal, &record)?;
-                let both = both.as_os_str().as_bytes();
-                let mut paths = both.splitn(2, |byte| *byte == 0).map(path_from);
-                let (Some(from), Some(to)) = (paths.next(), paths.next()) else {
-                    return Err(io::Error::new(
-                        io::ErrorKind::InvalidData,
-                        "a rename without two paths",
-                    ));
-                };
-                note(NameChange::Renamed {
-                    from,
-                    to,
-                    link: header.a,
-                });
-            }
+            Kind::Create => note(Act::Created)?,
+            Kind::CreateFolder => note(Act::FolderCreated)?,
+            Kind::Remove => note(Act::Removed { link: header.a })?,
+            Kind::RemoveFolder => note(Act::FolderRemoved { id: other })?,
+            Kind::Rename => note(Act::Renamed {
+                from: (other, OsString::new()),
+                link: header.a,
+            })?,
         }
         moment += 1;
     }
-    Ok((histories, changes.into_iter().map(|(_, change)| change).collect()))
+    Ok((histories, changes))
 }
 
-fn read_path(journal: &File, record: &crate::journal::Record) -> io::Result<PathBuf> {
+/// Drops the changes that the sync of a folder makes durable. With a folder
+/// that is gone for good goes what happened in it.
+fn make_durable(changes: &mut Vec<NameChange>, folder: FileId) {
+    let mut folders = vec![folder];
+    while let Some(folder) = folders.pop() {
+        changes.retain(|change| {
+            let durable = change.folder == folder;
+            if let (true, Act::FolderRemoved { id }) = (durable, &change.act) {
+                folders.push(*id);
+            }
+            !durable
+        });
+    }
+}
+
+fn read_payload(journal: &File, record: &Record) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(record.header.payload_bytes).expect("a path in memory")];
     journal.read_exact_at(&mut bytes, record.payload_at)?;
-    Ok(path_from(&bytes))
+    Ok(bytes)
 }
 
-fn path_from(bytes: &[u8]) -> PathBuf {
-    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
+/// The last part of a path.
+fn file_name(path: &[u8]) -> OsString {
+    OsString::from_vec(
+        path.rsplit(|byte| *byte == b'/')
+            .next()
+            .unwrap_or_default()
+            .to_vec(),
+    )
+}
+
+/// The id under which the shim knows a file or folder.
+fn id_of(metadata: &Metadata) -> FileId {
+    // A file system without times of birth gives 0 here and in the shim alike.
+    let born = metadata
+        .created()
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let born_ns = born.map_or(0, |born| {
+        born.as_secs().wrapping_mul(1_000_000_000) + u64::from(born.subsec_nanos())
+    });
+    FileId {
+        inode: metadata.ino(),
+        born_ns,
+    }
+}
+
+/// Where a folder is now: `root` itself, or one below it.
+fn find_folder(root: &Path, id: FileId) -> io::Result<Option<PathBuf>> {
+    if id_of(&fs::metadata(root)?) == id {
+        return Ok(Some(root.to_owned()));
+    }
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir()
+            && let Some(found) = find_folder(&entry.path(), id)?
+        {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 /// All regular files below a folder, by id.
@@ -595,20 +681,7 @@ fn find_files(folder: &Path, found: &mut BTreeMap<FileId, PathBuf>) -> io::Resul
         if metadata.is_dir() {
             find_files(&entry.path(), found)?;
         } else if metadata.is_file() {
-            // A file system without times of birth gives 0 here and in the shim alike.
-            let born = metadata
-                .created()
-                .ok()
-                .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-            let born_ns = born.map_or(0, |born| {
-                born.as_secs().wrapping_mul(1_000_000_000) + u64::from(born.subsec_nanos())
-            });
-            found
-                .entry(FileId {
-                    inode: metadata.ino(),
-                    born_ns,
-                })
-                .or_insert(entry.path());
+            found.entry(id_of(&metadata)).or_insert(entry.path());
         }
     }
     Ok(())

@@ -145,6 +145,25 @@ fn role() {
             fs::rename("f", "g").unwrap();
             fs::remove_file("g").unwrap();
         }
+        "swap folders" => {
+            // As a rewrite of a database does: the removal in the old folder is never synced.
+            for folder in ["a", "b"] {
+                fs::create_dir(folder).unwrap();
+                fs::write(format!("{folder}/{folder}1"), b"x").unwrap();
+                fs::write(format!("{folder}/{folder}2"), b"x").unwrap();
+                File::open(folder).unwrap().sync_all().unwrap();
+            }
+            File::open(".").unwrap().sync_all().unwrap();
+            fs::remove_file("a/a1").unwrap();
+            fs::rename("a", "old").unwrap();
+            fs::rename("b", "a").unwrap();
+            File::open(".").unwrap().sync_all().unwrap();
+        }
+        "remove all" => fs::remove_dir_all("a").unwrap(),
+        "remove all for good" => {
+            fs::remove_dir_all("a").unwrap();
+            File::open(".").unwrap().sync_all().unwrap();
+        }
         "replace" => {
             let mut file = create("t");
             file.write_all(b"new").unwrap();
@@ -346,6 +365,45 @@ fn names_that_no_sync_of_their_folder_covers_come_undone() {
     assert_eq!((report.names, report.names_undone), (5, 5));
     assert_eq!(bench.names(), ["f"]);
     assert_eq!(bench.read("f"), [1; 4 * PAGE]);
+}
+
+#[test]
+fn a_removal_comes_undone_where_its_folder_is_now() {
+    let bench = Bench::new();
+    bench.run("swap folders");
+    bench.lose(Variant::All, Names::Lost);
+    let names = |folder: &str| fs::read_dir(bench.disk.data().join(folder)).unwrap().count();
+    assert_eq!(bench.names(), ["a", "old"]);
+    assert_eq!((names("a"), names("old")), (2, 2));
+    assert!(bench.disk.data().join("old/a1").exists());
+}
+
+#[test]
+fn a_removed_folder_comes_back_with_its_files() {
+    let bench = Bench::new();
+    bench.run("swap folders");
+    bench.disk.forget_journal().unwrap();
+    bench.run("remove all");
+    assert_eq!(bench.names(), ["old"]);
+    bench.lose(Variant::All, Names::Lost);
+    assert_eq!(bench.names(), ["a", "old"]);
+    assert_eq!(fs::read_dir(bench.disk.data().join("a")).unwrap().count(), 2);
+}
+
+#[test]
+fn what_was_removed_for_good_with_its_folder_leaves_nothing_behind() {
+    let bench = Bench::new();
+    bench.run("swap folders");
+    bench.disk.forget_journal().unwrap();
+    bench.run("remove all for good");
+    assert_eq!(
+        fs::read_dir(bench.disk.journal().join("removed"))
+            .unwrap()
+            .count(),
+        0
+    );
+    assert_eq!(bench.lose(Variant::None, Names::Lost), Report::default());
+    assert_eq!(bench.names(), ["old"]);
 }
 
 #[test]

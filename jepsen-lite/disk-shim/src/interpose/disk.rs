@@ -42,11 +42,12 @@ pub(super) struct Inner {
     pending: BTreeSet<FileId>,
     /// A failed sync left pages that only the journal can bring back.
     pinned: bool,
-    /// Links in the graveyard, by the folder whose sync makes them useless.
+    /// What was removed, by the folder whose sync makes the removal durable.
     graves: BTreeMap<FileId, Vec<Grave>>,
 }
 
 pub(super) struct Grave {
+    /// Name of its link in the graveyard; 0 for a folder, which has none.
     link: u64,
     file: FileId,
 }
@@ -297,6 +298,7 @@ impl Disk {
         inner: &mut Inner,
         kind: Kind,
         folder: FileId,
+        other: FileId,
         grave: Option<Grave>,
         paths: &[&[u8]],
     ) {
@@ -312,11 +314,12 @@ impl Disk {
                 payload_bytes,
                 id: folder,
                 a: link,
-                b: 0,
-                c: 0,
+                b: other.inode,
+                c: other.born_ns,
             },
         );
-        if let Some(grave) = grave {
+        let folder_gone = (kind == Kind::RemoveFolder).then_some(Grave { link: 0, file: other });
+        if let Some(grave) = grave.or(folder_gone) {
             inner.graves.entry(folder).or_default().push(grave);
         }
         self.count(Slot::NameChanges, 1);
@@ -345,6 +348,9 @@ impl Disk {
     }
 
     pub(super) fn exhume(&self, grave: &Grave) {
+        if grave.link == 0 {
+            return;
+        }
         sys::unlink(self.graveyard, &sys::c_string(&grave.link.to_string()), 0);
     }
 
@@ -352,9 +358,14 @@ impl Disk {
     pub(super) fn mark(&self, inner: &mut Inner, stat: &Stat) {
         self.append_plain(inner, Kind::Sync, stat.id, stat.size);
         self.count(Slot::Syncs, 1);
-        for grave in inner.graves.remove(&stat.id).unwrap_or_default() {
-            self.exhume(&grave);
-            inner.pending.remove(&grave.file);
+        let mut folders = vec![stat.id];
+        while let Some(folder) = folders.pop() {
+            inner.pending.remove(&folder);
+            for grave in inner.graves.remove(&folder).unwrap_or_default() {
+                self.exhume(&grave);
+                inner.pending.remove(&grave.file);
+                folders.push(grave.file);
+            }
         }
         self.rewind(inner);
     }

@@ -178,7 +178,14 @@ fn open_through(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) 
     }
     let fd = perform(flags);
     if fd >= 0 {
-        disk.append_name(&mut inner, Kind::Create, place.folder, None, &[&place.path]);
+        disk.append_name(
+            &mut inner,
+            Kind::Create,
+            place.folder,
+            FileId::default(),
+            None,
+            &[&place.path],
+        );
     }
     fd
 }
@@ -196,7 +203,14 @@ fn name_through(kind: Kind, folder: c_int, path: *const c_char, perform: impl Fn
     let mut inner = disk.lock();
     let result = perform();
     if result == 0 {
-        disk.append_name(&mut inner, kind, place.folder, None, &[&place.path]);
+        disk.append_name(
+            &mut inner,
+            kind,
+            place.folder,
+            FileId::default(),
+            None,
+            &[&place.path],
+        );
     }
     result
 }
@@ -217,8 +231,10 @@ fn unlink_through(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
     } else {
         disk.bury(&inner, folder, name)
     };
-    let size = sys::stat_at(folder, name)
-        .filter(Stat::is_file)
+    let before = sys::stat_at(folder, name);
+    let size = before
+        .as_ref()
+        .filter(|stat| stat.is_file())
         .map_or(0, |stat| stat.size);
     let result = perform();
     if result == 0 {
@@ -227,7 +243,8 @@ fn unlink_through(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
         } else {
             Kind::Remove
         };
-        disk.append_name(&mut inner, kind, place.folder, grave, &[&place.path]);
+        let id = before.map_or(FileId::default(), |stat| stat.id);
+        disk.append_name(&mut inner, kind, place.folder, id, grave, &[&place.path]);
         disk.resized(size, 0);
     } else if let Some(grave) = grave {
         let errno = sys::errno();
@@ -272,11 +289,19 @@ fn rename_through(
                 &mut inner,
                 Kind::Rename,
                 to.folder,
+                from.folder,
                 grave,
                 &[&from.path, &to.path],
             );
         }
-        None => disk.append_name(&mut inner, Kind::Create, to.folder, grave, &[&to.path]),
+        None => disk.append_name(
+            &mut inner,
+            Kind::Create,
+            to.folder,
+            FileId::default(),
+            grave,
+            &[&to.path],
+        ),
     }
     result
 }
