@@ -27,7 +27,7 @@ demo *ARGS:
 test *ARGS:
     cargo test --workspace {{ARGS}}
 
-# Load on a cluster that runs already (`just dev`)
+# Load on three nodes of its own, or on a cluster that runs (`--endpoint`)
 bench *ARGS:
     cargo run --release -- bench {{ARGS}}
 
@@ -37,7 +37,7 @@ power-loss *ARGS:
 
 # openraft's own suite for logs and state machines, in release
 storage-suite *ARGS:
-    cargo test --release -p quorate-raft --test storage_suite {{ARGS}}
+    cargo test --release -p quorate-raft --test it suite {{ARGS}}
 
 # Three containers, the leader's is killed, everything is counted
 compose:
