@@ -184,7 +184,8 @@ pub fn a_stale_token_is_refused(history: &History) -> Vec<Violation> {
             if ends.len() > 1 {
                 finding.add(format!("{} was settled {} times: {ends:?}", lease.token, ends.len()));
             }
-            let seen_elsewhere = leases[place + 1..].iter().map(|later| later.received).min();
+            let later = leases[place + 1..].iter().filter(|later| later.fence > lease.fence);
+            let seen_elsewhere = later.map(|later| later.received).min();
             let settled_at = ends.iter().map(|settle| settle.answered).min();
             for settle in done {
                 if seen_elsewhere.is_some_and(|at| settle.invoked > at) {
@@ -199,20 +200,23 @@ pub fn a_stale_token_is_refused(history: &History) -> Vec<Violation> {
     finding.0
 }
 
-/// A lease is one message's, is handed out once, and has no successor before it
-/// has ended. When it ended is known for certain of a pulled lease that nobody
+/// A lease is one message's, and is handed out once, unless its holder does not
+/// know whether it has settled it; and it has no successor before it has ended. When it ended is known for certain of a pulled lease that nobody
 /// has tried to settle: by its time, and not earlier.
 #[must_use]
 pub fn a_lease_is_exclusive(history: &History) -> Vec<Violation> {
     let mut finding = Finding::new("a lease is exclusive");
+    let settles = history.settles_by_token();
     let mut fences: BTreeMap<u64, &Delivery> = BTreeMap::new();
     for delivery in &history.deliveries {
-        if let Some(first) = fences.insert(delivery.fence, delivery) {
+        let Some(first) = fences.insert(delivery.fence, delivery) else { continue };
+        let of_lease = settles.get(first.token.as_str()).map_or(&[][..], Vec::as_slice);
+        let unsure = of_lease.iter().any(|settle| settle.outcome == Outcome::Unknown);
+        if first.token != delivery.token || !unsure {
             let (fence, one, two) = (delivery.fence, &first.token, &delivery.token);
             finding.add(format!("fence {fence} was handed out twice: as {one} and as {two}"));
         }
     }
-    let settles = history.settles_by_token();
     for leases in by_message(history).values() {
         for pair in leases.windows(2) {
             let [lease, next] = pair else { continue };

@@ -12,11 +12,13 @@
 //! | [`history`] | what they asked for, what they were told, what they received |
 //! | [`checker`] | the promises, each decided from a history |
 //! | [`converge`] | all nodes have the same state |
+//! | [`alive`] | the shortest proof that a cluster serves |
 //! | [`body`] | bodies that tell who they are |
 //! | [`trial`] | cluster, load, fault, drain, verdict |
 //! | [`disks`] | nodes on disks that forget, fail or fill up |
 //! | [`wrong_clock`] | a node whose wall clock is wrong |
 //! | [`relay`] | a connection that breaks at a chosen byte |
+//! | [`program`] | the `quorate` program, as a script runs it |
 //! | [`raw`] | the API without the client library, to send what it would not |
 //!
 //! | variable | what it does |
@@ -25,11 +27,13 @@
 //! | `QUORATE_SEED` | the seed of all random choices; printed by every trial |
 //! | `QUORATE_BIN` | the binary under test |
 
+pub mod alive;
 pub mod body;
 pub mod checker;
 pub mod converge;
 pub mod disks;
 pub mod history;
+pub mod program;
 pub mod raw;
 pub mod relay;
 pub mod trial;

@@ -3,12 +3,15 @@
 //!
 //! It talks to one address and follows no redirect.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use prost::Message as _;
 use quorate_proto::v1;
 use quorate_proto::v1::broker_client::BrokerClient;
 use quorate_proto::v1::cluster_client::ClusterClient;
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
@@ -149,8 +152,14 @@ impl Mutation {
     ///
     /// # Errors
     ///
-    /// The broker's, or the connection's.
+    /// The broker's, or the connection's, or that there was no answer within
+    /// half a minute.
     pub async fn send(self, broker: &BrokerClient<Channel>) -> Result<Answer, Status> {
+        let late = |_| Status::deadline_exceeded("no answer within half a minute");
+        timeout(Duration::from_secs(30), self.send_and_wait(broker)).await.map_err(late)?
+    }
+
+    async fn send_and_wait(self, broker: &BrokerClient<Channel>) -> Result<Answer, Status> {
         let mut broker = broker.clone();
         Ok(match self {
             Self::Declare(request) => Answer::Declared(broker.declare_queue(request).await?.into_inner()),

@@ -44,6 +44,7 @@ pub struct Verdict {
 #[must_use]
 pub fn small_snapshots(nodes: usize) -> Builder {
     let builder = Cluster::builder(nodes);
+    let builder = builder.setting("log", "info,openraft=warn");
     builder.setting("snapshot-log-bytes", "128KiB").setting("log-keep-bytes", "64KiB")
 }
 
@@ -93,6 +94,33 @@ impl Trial {
         });
         let outcome = outcome.await.and_then(|outcome| outcome);
         outcome.with_context(|| format!("{:?}, before {before:?}{}", self.recorder.progress(), self.cluster.logs()))
+    }
+
+    /// Kills these nodes in one moment: none acts on the death of another.
+    ///
+    /// # Errors
+    ///
+    /// When one does not run.
+    pub async fn kill_together(&mut self, nodes: &[usize]) -> Result<()> {
+        for &node in nodes {
+            self.cluster.pause(node)?;
+        }
+        for &node in nodes {
+            self.cluster.kill(node).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts these nodes again, and waits until all nodes are ready.
+    ///
+    /// # Errors
+    ///
+    /// When one does not start.
+    pub async fn restart_together(&mut self, nodes: &[usize]) -> Result<()> {
+        for &node in nodes {
+            self.cluster.restart(node).await?;
+        }
+        self.cluster.ready().await
     }
 
     /// Ends the load, drains the queues, lets the nodes agree, and checks every

@@ -95,6 +95,8 @@ enum Act {
     ExtendThenAck,
     AckTwice,
     AckLate,
+    /// Kept until the end, and never settled. Not dropped: a consumer takes that
+    /// for a sign that its lease may be given to it again.
     Forget,
 }
 
@@ -264,7 +266,7 @@ impl Participant {
 
     async fn consume(self) {
         let (client, mut rng) = (self.client().await, self.rng());
-        let mut acts = JoinSet::new();
+        let (mut acts, mut forgotten) = (JoinSet::new(), Vec::new());
         while self.is_running() {
             let consume = client.consume(QUEUE).prefetch(self.mix.prefetch).lease(self.mix.lease);
             let Ok(mut consumer) = consume.open().await else { continue };
@@ -274,7 +276,11 @@ impl Participant {
                     delivery = consumer.next() => delivery,
                 };
                 let Some(Ok(delivery)) = delivery else { break };
-                self.act(&mut acts, &client, delivery, false, &mut rng);
+                self.received(&delivery, false);
+                match draw(&mut rng) {
+                    Act::Forget => forgotten.push(delivery),
+                    act => self.act(&mut acts, &client, act, delivery),
+                }
             }
             // What it still holds is given back.
             consumer.close().await;
@@ -284,12 +290,16 @@ impl Participant {
 
     async fn pull(self) {
         let (client, mut rng) = (self.client().await, self.rng());
-        let mut acts = JoinSet::new();
+        let (mut acts, mut forgotten) = (JoinSet::new(), Vec::new());
         while self.is_running() {
             let pull = client.lease(QUEUE).max(self.mix.pull_max).lease(self.mix.lease);
             let deliveries = pull.wait(Duration::from_millis(rng.random_range(0..300))).send().await;
             for delivery in deliveries.unwrap_or_default() {
-                self.act(&mut acts, &client, delivery, true, &mut rng);
+                self.received(&delivery, true);
+                match draw(&mut rng) {
+                    Act::Forget => forgotten.push(delivery),
+                    act => self.act(&mut acts, &client, act, delivery),
+                }
             }
             // Bounds what one worker holds.
             while acts.len() > 4 * self.mix.pull_max as usize && acts.join_next().await.is_some() {}
@@ -297,17 +307,12 @@ impl Participant {
         acts.join_all().await;
     }
 
-    fn act(
-        &self,
-        acts: &mut JoinSet<()>,
-        client: &Client,
-        delivery: quorate_client::Delivery,
-        pulled: bool,
-        rng: &mut StdRng,
-    ) {
-        self.recorder.delivery(received(&delivery, self.mix.lease, pulled, &self.recorder));
+    fn received(&self, delivery: &quorate_client::Delivery, pulled: bool) {
+        self.recorder.delivery(received(delivery, self.mix.lease, pulled, &self.recorder));
+    }
+
+    fn act(&self, acts: &mut JoinSet<()>, client: &Client, act: Act, delivery: quorate_client::Delivery) {
         let worker = Worker { client: client.clone(), participant: self.clone() };
-        let act = draw(rng);
         acts.spawn(async move { worker.carry_out(act, delivery).await });
         while acts.try_join_next().is_some() {}
     }
@@ -348,10 +353,9 @@ impl Worker {
             }
             Act::AckLate => {
                 tokio::time::sleep(self.participant.mix.lease.mul_f64(1.1)).await;
-                drop(delivery);
                 self.settle_by_token(token, Wish::Ack, Verdict::Ack).await;
             }
-            Act::Forget => drop(delivery),
+            Act::Forget => unreachable!("nothing is carried out"),
         }
     }
 

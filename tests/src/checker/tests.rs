@@ -206,6 +206,13 @@ fn one_fence_in_two_hands_is_no_lease() {
 }
 
 #[test]
+fn a_lease_comes_again_to_a_holder_that_does_not_know_what_became_of_it() {
+    let story = good().confirmed(9).first(9, 9).settle(9, Wish::Ack, Outcome::Unknown);
+    let twice = story.first(9, 9).ack(9);
+    assert_eq!(a_lease_is_exclusive(&twice.history), []);
+}
+
+#[test]
 fn a_lease_that_begins_before_the_last_one_ended_is_not_exclusive() {
     let early = |delivery: &mut Delivery| {
         delivery.redelivered = true;
