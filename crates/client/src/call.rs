@@ -12,7 +12,7 @@ use crate::config::{ANSWER_BYTES_MAX, Config};
 use crate::error::{Error, Result};
 use crate::failure::{Again, Failure};
 use crate::links::{Link, Links};
-use crate::request_id::{RequestIds, Ticket};
+use crate::request_id::RequestIds;
 use crate::steering::Steering;
 
 /// What all calls of a client share.
@@ -21,6 +21,9 @@ pub(crate) struct Caller {
     pub(crate) config: Config,
     pub(crate) links: Links,
     ids: RequestIds,
+    /// For calls that wait long by nature: under the ids of all others, one of
+    /// them would keep the broker from forgetting any of those.
+    waiting_ids: RequestIds,
 }
 
 /// A unary method of the API, as its request.
@@ -52,6 +55,8 @@ pub(crate) struct Limits {
     pub(crate) deadline: Instant,
     /// The first attempt.
     pub(crate) attempt: Duration,
+    /// The answer may take long by nature.
+    pub(crate) waits: bool,
 }
 
 impl Caller {
@@ -60,13 +65,14 @@ impl Caller {
             links: Links::new(config.clone()),
             config,
             ids: RequestIds::new(),
+            waiting_ids: RequestIds::new(),
         }
     }
 
     /// Calls the leader until there is an answer or the deadline has passed.
     pub(crate) async fn call<C: Call>(&self, mut call: C, limits: Limits) -> Result<C::Answer> {
         let mut ticket = match C::EFFECT {
-            Effect::Repeatable => match timeout_at(limits.deadline, self.ids.begin()).await {
+            Effect::Repeatable => match timeout_at(limits.deadline, self.ids(limits).begin()).await {
                 Ok(ticket) => Some(ticket),
                 Err(_) => {
                     let cause = "too many calls of this client wait for an answer".to_owned();
@@ -96,7 +102,7 @@ impl Caller {
             match failure {
                 Failure::Final(refusal) | Failure::SessionLost(refusal) => return Err(refusal.into()),
                 Failure::Forgotten(refusal) => match ticket.take() {
-                    Some(known) if !course.maybe => ticket = Some(self.renew(known)),
+                    Some(known) if !course.maybe => ticket = Some(self.ids(limits).renew(known)),
                     _ => {
                         course.cause = refusal.to_string();
                         return Err(course.out_of_time());
@@ -107,9 +113,12 @@ impl Caller {
         }
     }
 
-    fn renew(&self, ticket: Ticket) -> Ticket {
-        tracing::debug!("the broker has forgotten this client id; going on under another");
-        self.ids.renew(ticket)
+    fn ids(&self, limits: Limits) -> &RequestIds {
+        if limits.waits {
+            &self.waiting_ids
+        } else {
+            &self.ids
+        }
     }
 
     /// Limits with the configured length of an attempt.
@@ -117,6 +126,7 @@ impl Caller {
         Limits {
             deadline: Instant::now() + timeout,
             attempt: self.config.attempt_timeout,
+            waits: false,
         }
     }
 }

@@ -125,6 +125,7 @@ impl Client {
     pub(crate) async fn call_waiting<C: Call>(&self, call: C, wait: Duration) -> Result<C::Answer> {
         let mut limits = self.caller.limits(self.timeout + wait);
         limits.attempt += wait;
+        limits.waits = !wait.is_zero();
         self.caller.call(call, limits).await
     }
 

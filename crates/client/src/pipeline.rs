@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Refusal};
 use crate::failure::{Again, Failure};
-use crate::request_id::draw;
+use crate::request_id::{SPREAD_MAX, draw};
 
 /// Requests that wait for their answers.
 #[derive(Debug)]
@@ -110,8 +110,11 @@ impl<T> Pipeline<T> {
             let waiting = slot.as_ref().filter(|waiting| !waiting.forgotten)?;
             Some((offset, waiting))
         })?;
-        // Nothing new goes out under a client id that the broker has forgotten.
-        (self.forgotten == 0 || waiting.maybe).then_some(self.sent + offset)
+        let slot = self.sent + offset;
+        // Nothing new goes out under a client id that the broker has forgotten,
+        // nor so far ahead of the oldest that it would forget.
+        let may_go = waiting.maybe || (self.forgotten == 0 && (slot as u64) < SPREAD_MAX);
+        may_go.then_some(slot)
     }
 
     /// A new stream begins: everything goes out again, in order.

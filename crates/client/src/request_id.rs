@@ -15,6 +15,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// broker remembers 4,096 outcomes per client id.
 pub(crate) const UNANSWERED_MAX: usize = 1_000;
 
+/// The most sequences from the oldest unanswered to the last: what the broker
+/// remembers, and some to spare.
+pub(crate) const SPREAD_MAX: u64 = 3_000;
+
 /// A random number that is not zero.
 pub(crate) fn draw() -> u64 {
     rand::random_range(1..=u64::MAX)
@@ -62,7 +66,7 @@ impl RequestIds {
             .acquire_owned()
             .await
             .expect("the semaphore is never closed");
-        self.current().ticket(Some(room))
+        self.dense().ticket(Some(room))
     }
 
     /// Another id for a request that the broker certainly did not apply, and
@@ -75,11 +79,26 @@ impl RequestIds {
             }
             Arc::clone(&current)
         };
+        tracing::debug!("the broker has forgotten this client id; going on under another");
         series.ticket(ticket.room.take())
     }
 
-    fn current(&self) -> Arc<Series> {
-        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The series for the next request. One request without an answer keeps all
+    /// later outcomes of its series remembered: when they get many, a new series
+    /// begins.
+    fn dense(&self) -> Arc<Series> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.lock().spread() >= SPREAD_MAX {
+            *current = Arc::new(Series::new());
+        }
+        Arc::clone(&current)
+    }
+}
+
+impl Progress {
+    /// Sequences from the oldest unanswered to the last.
+    fn spread(&self) -> u64 {
+        self.unanswered.first().map_or(0, |oldest| self.last - oldest + 1)
     }
 }
 
@@ -161,5 +180,16 @@ mod tests {
         assert_ne!(first.id().client, forgotten);
         assert_eq!(first.id().client, second.id().client);
         assert_eq!((first.id().sequence, second.id().sequence), (1, 2));
+    }
+    #[tokio::test]
+    async fn one_request_without_an_answer_does_not_use_up_what_the_broker_remembers() {
+        let ids = RequestIds::new();
+        let waits = ids.begin().await;
+        for _ in 1..SPREAD_MAX {
+            assert_eq!(ids.begin().await.id().client, waits.id().client);
+        }
+        let next = ids.begin().await;
+        assert_ne!(next.id().client, waits.id().client);
+        assert_eq!((next.id().sequence, next.id().oldest_unanswered), (1, 1));
     }
 }

@@ -185,7 +185,12 @@ impl Session {
     /// A stream on which the session is open.
     async fn open_on(&mut self, link: crate::links::Link) -> Result<Link, Failure> {
         let (frames, receiver) = mpsc::channel(FRAMES_WAITING);
-        let _ = frames.try_send(request(Request::Open(self.open.clone())));
+        // A session cannot be opened paused: `serve` pauses it right after.
+        let open = v1::ConsumeOpen {
+            credit: self.open.credit.max(1),
+            ..self.open.clone()
+        };
+        let _ = frames.try_send(request(Request::Open(open)));
         let mut broker = broker(&link);
         let opening = async {
             let mut answers = broker.consume(ReceiverStream::new(receiver)).await?.into_inner();
@@ -233,7 +238,7 @@ impl Session {
         closing: &mut bool,
     ) -> End {
         let mut taken = Vec::new();
-        let mut credit = None;
+        let mut credit = (self.open.credit == 0).then_some(0);
         let mut stall = Stall::new(&self.client.caller.config);
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

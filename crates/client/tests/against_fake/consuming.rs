@@ -316,7 +316,11 @@ async fn credit_can_be_changed_and_lasts() {
         Request::Credit(v1::ConsumeCredit { credit: 0 })
     );
     stream.break_off().await;
-    assert_eq!(a.consume_streams.recv().await.unwrap().open(true).await.credit, 0);
+    // A session cannot be opened paused.
+    let mut stream = a.consume_streams.recv().await.unwrap();
+    assert_eq!(stream.open(true).await.credit, 1);
+    let paused = Request::Credit(v1::ConsumeCredit { credit: 0 });
+    assert_eq!(stream.request().await, paused);
     assert!(matches!(
         consumer.set_credit(65_536).await,
         Err(Error::Invalid(_))
