@@ -203,7 +203,10 @@ fn status_text(answers: &Answers) -> String {
     }
     for (address, answer) in answers {
         if let Err(Error::Unreachable { cause }) = answer {
-            text.push_str(&format!("\n{} does not answer: {cause}\n", address));
+            let cause = cause
+                .strip_prefix(address.as_str())
+                .map_or(cause.as_str(), |rest| rest.trim_start_matches(": "));
+            text.push_str(&format!("\n{address} does not answer: {cause}\n"));
         }
     }
     text
@@ -213,7 +216,7 @@ async fn add(peer_address: &str, context: &Context) -> Result<(), Failure> {
     let client = context.patient_client(PATIENT);
     let node_id = client.cluster().add(peer_address).await?;
     context.output.show(
-        || json!({ "node_id": node_id, "peer_address": peer_address }),
+        || json!({ "node_id": node_id.to_string(), "peer_address": peer_address }),
         || format!("node {node_id} at {peer_address} is a voter now\n"),
     )
 }
@@ -222,7 +225,7 @@ async fn remove(node: &str, context: &Context) -> Result<(), Failure> {
     let node_id = resolve(node, context).await?;
     context.client.cluster().remove(node_id).await?;
     context.output.show(
-        || json!({ "node_id": node_id }),
+        || json!({ "node_id": node_id.to_string() }),
         || format!("node {node_id} removed\n"),
     )
 }
@@ -234,7 +237,7 @@ async fn transfer_leader(node: Option<&str>, context: &Context) -> Result<(), Fa
     };
     let leader = context.client.cluster().transfer_leader(to).await?;
     context.output.show(
-        || json!({ "node_id": leader.node_id, "client_address": leader.client_address }),
+        || json!({ "node_id": leader.node_id.to_string(), "client_address": leader.client_address }),
         || format!("node {} at {} leads now\n", leader.node_id, leader.client_address),
     )
 }

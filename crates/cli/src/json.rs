@@ -76,11 +76,11 @@ pub(crate) fn node(address: &str, status: &NodeStatus) -> Value {
     json!({
         "address": address,
         "cluster_id": status.cluster_id,
-        "node_id": status.node_id,
+        "node_id": status.node_id.to_string(),
         "role": status.role,
         "term": status.term,
         "leader": status.leader.as_ref().map(|leader| json!({
-            "node_id": leader.node_id,
+            "node_id": leader.node_id.to_string(),
             "client_address": leader.client_address,
         })),
         "last_log_index": status.last_log_index,
@@ -97,7 +97,7 @@ pub(crate) fn node(address: &str, status: &NodeStatus) -> Value {
         "uptime_ms": millis(status.uptime),
         "quorum_ack_age_ms": status.quorum_ack_age.map(millis),
         "members": status.members.iter().map(|member| json!({
-            "node_id": member.node_id,
+            "node_id": member.node_id.to_string(),
             "name": member.name,
             "client_address": member.client_address,
             "peer_address": member.peer_address,

@@ -11,7 +11,8 @@
 //! * With `--json`, standard output has one JSON object, or one per line where
 //!   there are many, and an error is one JSON object on standard error. Fields
 //!   are added, never renamed. Durations are whole milliseconds and named
-//!   `…_ms`. A body is `body` if it is UTF-8, `body_base64` if not.
+//!   `…_ms`. A node id is text, because it has more digits than many readers of
+//!   JSON keep. A body is `body` if it is UTF-8, `body_base64` if not.
 //! * Without `--json`, the text is for people and may change.
 //!
 //! | file | what it is |
