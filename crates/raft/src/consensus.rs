@@ -464,7 +464,7 @@ impl Consensus {
         if leading && let Err(error) = self.transfer_leader(None).await {
             tracing::warn!(%error, "stopping without having handed leadership over");
         }
-        self.inner.stop(Duration::from_secs(1)).await;
+        self.inner.stop(Duration::from_millis(500)).await;
         let store = Store::clone(&self.inner.store);
         match tokio::task::spawn_blocking(move || store.close()).await {
             Ok(Ok(())) => tracing::info!(node = self.inner.identity.node_id, "consensus has stopped"),
@@ -477,7 +477,7 @@ impl Consensus {
     /// tests.
     #[doc(hidden)]
     pub async fn abandon(self) {
-        self.inner.stop(Duration::ZERO).await;
+        self.inner.stop(Duration::from_millis(20)).await;
     }
 }
 
@@ -587,8 +587,8 @@ impl Inner {
         });
     }
 
-    /// Requests of others that are being answered get until `drain`; streams of
-    /// other nodes end with the core.
+    /// Requests that are being answered get `drain`; the streams of other nodes
+    /// go on for ever, and end with the core.
     async fn stop(&self, drain: Duration) {
         self.stopping.store(true, Ordering::Release);
         for task in self.tasks.lock().drain(..) {
@@ -596,18 +596,13 @@ impl Inner {
         }
         self.stop_serving.send_replace(true);
         let server = self.server.lock().take();
-        if drain.is_zero()
-            && let Some(server) = &server
+        if let Some(mut server) = server
+            && tokio::time::timeout(drain, &mut server).await.is_err()
         {
             server.abort();
         }
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(%error, "stop the core");
-        }
-        if let Some(mut server) = server
-            && tokio::time::timeout(drain, &mut server).await.is_err()
-        {
-            server.abort();
         }
     }
 

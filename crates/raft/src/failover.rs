@@ -2,9 +2,9 @@
 //!
 //! By itself a follower waits for the lease and a random time on top. But when
 //! the leader's process dies, the kernel closes its connections at once and
-//! refuses new ones. So: if an append stream breaks, this node dials the leader,
-//! and if that is refused it asks its peers for a pre-vote as soon as the lease
-//! has run out. A wrong guess costs a pre-vote round that everybody declines; a
+//! refuses new ones. So: if an append stream ends and no heartbeat follows, this
+//! node dials the leader, and if that is refused it asks its peers for a
+//! pre-vote as soon as the lease has run out. A wrong guess costs a pre-vote round that everybody declines; a
 //! frozen or cut-off leader is still found by the timeout.
 
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::config::Config;
 use crate::network::pool::Pool;
 use crate::types::Raft;
 
-/// When this node last heard from a leader, and whether its stream broke.
+/// When this node last heard from a leader, and whether its stream ended.
 pub(crate) struct Contact {
     last: Mutex<Option<(u64, Instant)>>,
-    broken: Mutex<Option<u64>>,
+    ended: Mutex<Option<(u64, Instant)>>,
     wake: Notify,
 }
 
@@ -30,7 +30,7 @@ impl Contact {
     pub(crate) fn new() -> Self {
         Self {
             last: Mutex::default(),
-            broken: Mutex::default(),
+            ended: Mutex::default(),
             wake: Notify::new(),
         }
     }
@@ -40,9 +40,9 @@ impl Contact {
         *self.last.lock() = Some((leader, Instant::now()));
     }
 
-    /// An append stream of a leader broke.
-    pub(crate) fn lost(&self, leader: u64) {
-        *self.broken.lock() = Some(leader);
+    /// An append stream of a leader ended or broke.
+    pub(crate) fn ended(&self, leader: u64) {
+        *self.ended.lock() = Some((leader, Instant::now()));
         self.wake.notify_one();
     }
 
@@ -62,13 +62,18 @@ impl Contact {
 /// Most rounds for one dead leader, before the ordinary timeout takes over.
 const ROUNDS: u32 = 8;
 
-/// Watches for broken streams until the node stops.
+/// Watches for ended streams until the node stops.
 pub(crate) async fn run(raft: Raft, contact: Arc<Contact>, pool: Pool, config: Config) {
     loop {
         contact.wake.notified().await;
-        let Some(leader) = contact.broken.lock().take() else {
+        let Some((leader, ended)) = contact.ended.lock().take() else {
             continue;
         };
+        // Streams also end in the course of things: then heartbeats go on.
+        tokio::time::sleep(config.heartbeat * 3 / 2).await;
+        if contact.heard_at(leader).is_some_and(|at| at > ended) {
+            continue;
+        }
         campaign(&raft, &contact, &pool, &config, leader).await;
     }
 }

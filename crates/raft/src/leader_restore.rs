@@ -223,11 +223,14 @@ struct Node {
 }
 
 impl Node {
-    async fn start(&self, wires: &Wires) -> Raft {
+    async fn start(&self, wires: &Wires, restore: bool) -> Raft {
         let life = tempfile::tempdir_in(self.dir.path()).unwrap();
         let store = Arc::new(Store::open(&life.keep(), Options::default()).unwrap());
         let machine = StateMachine::new(self.id, store, Arc::new(Nobody));
-        let config = raft_config(&Config::default()).unwrap();
+        let mut config = raft_config(&Config::default()).unwrap();
+        if restore {
+            Arc::make_mut(&mut config).enable_leader_restore = Some(true);
+        }
         let raft = Box::pin(Raft::new(
             self.id,
             config,
@@ -279,6 +282,18 @@ async fn write(wires: &Wires, what: &Batch) -> LogId {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_lost_its_unflushed_entries_does_not_lead_on() {
+    replay(false).await;
+}
+
+/// That the above can fail: run it when openraft is updated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "shows what openraft does with its default, which may change"]
+#[should_panic(expected = "was given the place of")]
+async fn it_would_with_the_default() {
+    replay(true).await;
+}
+
+async fn replay(restore: bool) {
     let wires = Wires::default();
     let nodes: Vec<_> = (1..=3)
         .map(|id| Node {
@@ -288,7 +303,7 @@ async fn a_leader_that_lost_its_unflushed_entries_does_not_lead_on() {
         })
         .collect();
     for node in &nodes {
-        node.start(&wires).await;
+        node.start(&wires, restore).await;
     }
     let first = wires.0.lock()[&1].clone();
     first
@@ -312,7 +327,7 @@ async fn a_leader_that_lost_its_unflushed_entries_does_not_lead_on() {
     raft.shutdown().await.unwrap();
     node.log.crash();
     assert!(!node.log.0.lock().written.contains_key(&a.index));
-    node.start(&wires).await;
+    node.start(&wires, restore).await;
     let b = write(&wires, &entry(3)).await;
     assert!(b.index > a.index, "{b} was given the place of {a}");
 

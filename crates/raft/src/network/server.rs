@@ -234,11 +234,10 @@ impl PeerService {
                 };
                 let admitted = match frame {
                     Ok(Some(frame)) => service.admit_append(frame).await,
-                    Ok(None) => return,
-                    Err(_) => {
-                        // The connection broke. If its other end led, it may be gone.
+                    Ok(None) | Err(_) => {
+                        // Its other end may be gone.
                         if let Some(leader) = leader {
-                            service.contact.lost(leader);
+                            service.contact.ended(leader);
                         }
                         return;
                     }
