@@ -1,9 +1,9 @@
 //! Looking at the cluster and changing its members.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use quorate_node::Broker;
 use quorate_node::types::NodeId;
+use quorate_node::{Broker, BrokerError};
 use quorate_proto::v1;
 use tonic::{Request, Response, Status};
 
@@ -60,13 +60,20 @@ impl v1::cluster_server::Cluster for Service {
 
     async fn add_node(&self, request: Request<v1::AddNodeRequest>) -> Answer<v1::AddNodeResponse> {
         let address = request.into_inner().peer_address;
-        let node = self.broker.add_node(&address).await.map_err(|error| error::membership(&error))?;
+        let node = self
+            .broker
+            .add_node(&address)
+            .await
+            .map_err(|error| error::membership(&error))?;
         Ok(Response::new(v1::AddNodeResponse { node_id: node.0 }))
     }
 
     async fn remove_node(&self, request: Request<v1::RemoveNodeRequest>) -> Answer<v1::RemoveNodeResponse> {
         let node = NodeId(request.into_inner().node_id);
-        self.broker.remove_node(node).await.map_err(|error| error::membership(&error))?;
+        self.broker
+            .remove_node(node)
+            .await
+            .map_err(|error| error::membership(&error))?;
         Ok(Response::new(v1::RemoveNodeResponse {}))
     }
 
@@ -78,22 +85,24 @@ impl v1::cluster_server::Cluster for Service {
             0 => None,
             id => Some(NodeId(id)),
         };
-        self.broker.transfer_leader(to).await.map_err(|error| error::membership(&error))?;
+        self.broker
+            .transfer_leader(to)
+            .await
+            .map_err(|error| error::membership(&error))?;
         // The answer names the new leader once this node has heard of it.
-        let here = self.broker.status().node_id;
-        let mut leadership = self.broker.leadership();
-        let elsewhere = leadership
-            .wait_for(|now| now.leader.as_ref().is_some_and(|leader| leader.node_id != here));
-        let until = Instant::now() + Duration::from_secs(2);
-        let leader = match tokio::time::timeout_at(until.into(), elsewhere).await {
-            Ok(Ok(now)) => now.leader.as_ref().map(error::address),
+        let leader = match tokio::time::timeout(Duration::from_secs(2), self.broker.gone()).await {
+            Ok(BrokerError::NotLeader(leader)) => Some(error::address(&leader)),
             _ => None,
         };
         Ok(Response::new(v1::TransferLeaderResponse { leader }))
     }
 
     async fn snapshot(&self, _: Request<v1::SnapshotRequest>) -> Answer<v1::SnapshotResponse> {
-        let snapshot_index = self.broker.snapshot().await.map_err(|error| error::status(&error))?;
+        let snapshot_index = self
+            .broker
+            .snapshot()
+            .await
+            .map_err(|error| error::status(&error))?;
         Ok(Response::new(v1::SnapshotResponse { snapshot_index }))
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt as _};
 use quorate_node::session::{Event, Session};
-use quorate_node::types::{ConsumerId, Leased, Rejection, SessionId};
+use quorate_node::types::{ConsumerId, Leased, SessionId};
 use quorate_node::{Broker, BrokerError};
 use quorate_proto::v1;
 use quorate_proto::v1::consume_request::Request;
@@ -48,7 +48,9 @@ pub(crate) fn run(
         match serve(&broker, requests, &answers).await {
             Ok(()) => {}
             Err(End::Told(error)) => {
-                let ended = v1::ConsumeResponse { response: Some(Response::Ended(error::detail(&error))) };
+                let ended = v1::ConsumeResponse {
+                    response: Some(Response::Ended(error::detail(&error))),
+                };
                 let _ = tokio::time::timeout(STALL, answers.send(Ok(ended))).await;
             }
             Err(End::Refused(error)) => {
@@ -77,13 +79,16 @@ async fn serve(
 ) -> Result<(), End> {
     let first = requests.next().await.ok_or(End::Gone)?.map_err(|_| End::Gone)?;
     let Some(Request::Open(open)) = first.request else {
-        return Err(End::Refused(error::invalid("open", "is the first request of the stream")));
+        return Err(End::Refused(error::invalid(
+            "open",
+            "is the first request of the stream",
+        )));
     };
     let mut session = open_session(broker, open, answers).await?;
     let result = tokio::select! {
         biased;
         () = answers.closed() => Err(End::Gone),
-        moved = leader_elsewhere(broker) => {
+        moved = broker.gone() => {
             session.keep_for_resume();
             Err(End::Told(moved))
         }
@@ -101,34 +106,29 @@ async fn open_session(broker: &Broker, open: v1::ConsumeOpen, answers: &Answers)
         }
         let credit = credit(open.credit)?;
         if credit == 0 {
-            return Err(error::invalid("credit", format!("1 to {CREDIT_MAX} to open, not 0")));
+            return Err(error::invalid(
+                "credit",
+                format!("1 to {CREDIT_MAX} to open, not 0"),
+            ));
         }
         Ok((convert::queue_name(&open.queue)?, credit))
     };
     let (queue, credit) = checked().map_err(End::Refused)?;
     let lease = convert::nonzero(open.lease_ms);
-    let (_, session) = broker.attach(SessionId(open.session)).await.map_err(End::Refused)?;
+    let (_, session) = broker
+        .attach(SessionId(open.session))
+        .await
+        .map_err(End::Refused)?;
     let (position, ()) = broker
         .consume(&session, CONSUMER, queue, credit, lease, open.name)
         .await
         .map_err(End::Refused)?;
-    let opened = v1::ConsumeOpened { commit: Some(convert::commit(position)), resumed: session.resumed() };
+    let opened = v1::ConsumeOpened {
+        commit: Some(convert::commit(position)),
+        resumed: session.resumed(),
+    };
     send(answers, Response::Opened(opened)).await?;
     Ok(session)
-}
-
-/// Resolves when another node is known to lead.
-async fn leader_elsewhere(broker: &Broker) -> BrokerError {
-    let here = broker.status().node_id;
-    let mut leadership = broker.leadership();
-    let moved = leadership
-        .wait_for(|now| now.leader.as_ref().is_some_and(|leader| leader.node_id != here))
-        .await
-        .map(|now| now.leader.clone());
-    match moved {
-        Ok(Some(leader)) => BrokerError::NotLeader(leader),
-        _ => BrokerError::ShuttingDown,
-    }
 }
 
 /// Passes deliveries on until the session is lost.
@@ -149,7 +149,7 @@ async fn deliver(broker: &Broker, session: &Session, answers: &Answers) -> Resul
                     }
                 }
                 Event::Cancelled { queue, .. } => {
-                    return Err(End::Told(BrokerError::Rejected(Rejection::QueueNotFound(queue))));
+                    return Err(End::Told(BrokerError::ConsumerCancelled(queue)));
                 }
             }
         }
@@ -223,7 +223,10 @@ async fn submit(broker: &Broker, settle: v1::SettleRequest) -> impl Future<Outpu
             Ok((position, results)) => Outcome::Response(convert::settled(position, results)),
             Err(error) => Outcome::Error(error::detail(&error)),
         };
-        v1::Settled { sequence, outcome: Some(outcome) }
+        v1::Settled {
+            sequence,
+            outcome: Some(outcome),
+        }
     }
 }
 
@@ -235,7 +238,9 @@ fn credit(credit: u64) -> Result<u32, BrokerError> {
 }
 
 async fn send(answers: &Answers, response: Response) -> Result<(), End> {
-    let answer = Ok(v1::ConsumeResponse { response: Some(response) });
+    let answer = Ok(v1::ConsumeResponse {
+        response: Some(response),
+    });
     match tokio::time::timeout(STALL, answers.send(answer)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(End::Gone),

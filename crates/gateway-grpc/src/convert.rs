@@ -35,9 +35,11 @@ pub(crate) fn settings_patch(settings: Option<v1::QueueSettings>) -> Result<Sett
     let dead_letter_queue = match settings.dead_letter_queue.as_deref() {
         None => None,
         Some("") => Some(None),
-        Some(name) => Some(Some(
-            QueueName::new(name).map_err(|error| invalid("dead_letter_queue", error.to_string()))?,
-        )),
+        Some(name) => {
+            Some(Some(QueueName::new(name).map_err(|error| {
+                invalid("dead_letter_queue", error.to_string())
+            })?))
+        }
     };
     let overflow = match settings.overflow.map(v1::Overflow::try_from) {
         None | Some(Ok(v1::Overflow::Unspecified)) => None,
@@ -101,12 +103,19 @@ pub(crate) fn queue_info(view: &QueueView) -> v1::QueueInfo {
 }
 
 pub(crate) fn commit(position: Position) -> v1::Commit {
-    v1::Commit { log_index: position.index, term: position.term, cluster_time_ms: position.at.0 }
+    v1::Commit {
+        log_index: position.index,
+        term: position.term,
+        cluster_time_ms: position.at.0,
+    }
 }
 
 pub(crate) fn publish(request: v1::PublishRequest) -> Result<Publish, BrokerError> {
     let message = |message: v1::OutgoingMessage| Publication {
-        content: Content { headers: message.headers, body: message.body },
+        content: Content {
+            headers: message.headers,
+            body: message.body,
+        },
         delay: Millis(message.delay_ms),
         ttl: Millis(message.ttl_ms),
     };
@@ -130,13 +139,24 @@ pub(crate) fn settlements(settlements: Vec<v1::Settlement>) -> Result<Vec<Settle
 
 fn settlement(settlement: v1::Settlement) -> Result<Settlement, BrokerError> {
     use v1::settlement::Verdict as Wire;
-    let token = settlement.token.parse().map_err(|error| invalid("token", format!("{error}")))?;
-    let verdict = match settlement.verdict.ok_or_else(|| invalid("verdict", "is missing"))? {
+    let token = settlement
+        .token
+        .parse()
+        .map_err(|error| invalid("token", format!("{error}")))?;
+    let verdict = match settlement
+        .verdict
+        .ok_or_else(|| invalid("verdict", "is missing"))?
+    {
         Wire::Ack(_) => Verdict::Ack,
-        Wire::Nack(nack) => Verdict::Nack { delay: nack.delay_ms.map(Millis), reason: nack.reason },
+        Wire::Nack(nack) => Verdict::Nack {
+            delay: nack.delay_ms.map(Millis),
+            reason: nack.reason,
+        },
         Wire::Release(_) => Verdict::Release,
         Wire::DeadLetter(dead) => Verdict::DeadLetter { reason: dead.reason },
-        Wire::Extend(extend) => Verdict::Extend { lease: nonzero(extend.lease_ms) },
+        Wire::Extend(extend) => Verdict::Extend {
+            lease: nonzero(extend.lease_ms),
+        },
     };
     Ok(Settlement { token, verdict })
 }
@@ -147,9 +167,10 @@ pub(crate) fn settled(position: Position, results: Vec<Result<Settled, Rejection
             error: None,
             leased_until_ms: settled.leased_until.map_or(0, |until| until.0),
         },
-        Err(rejection) => {
-            v1::SettleResult { error: Some(error::rejection(rejection)), leased_until_ms: 0 }
-        }
+        Err(rejection) => v1::SettleResult {
+            error: Some(error::rejection(rejection)),
+            leased_until_ms: 0,
+        },
     };
     v1::SettleResponse {
         commit: Some(commit(position)),

@@ -52,7 +52,10 @@ pub(crate) fn status(error: &BrokerError) -> Status {
 
 /// A malformed field.
 pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> BrokerError {
-    BrokerError::Invalid { field, problem: problem.into() }
+    BrokerError::Invalid {
+        field,
+        problem: problem.into(),
+    }
 }
 
 /// The status of a membership change that failed.
@@ -77,9 +80,15 @@ pub(crate) fn membership(error: &MembershipError) -> Status {
 
 fn with_detail(code: Code, detail: ErrorDetail) -> Status {
     let message = detail.message.clone();
-    let any =
-        prost_types::Any { type_url: ERROR_DETAIL_TYPE_URL.to_owned(), value: detail.encode_to_vec() };
-    let rpc = RpcStatus { code: code.into(), message: message.clone(), details: vec![any] };
+    let any = prost_types::Any {
+        type_url: ERROR_DETAIL_TYPE_URL.to_owned(),
+        value: detail.encode_to_vec(),
+    };
+    let rpc = RpcStatus {
+        code: code.into(),
+        message: message.clone(),
+        details: vec![any],
+    };
     Status::with_details(code, message, Bytes::from(rpc.encode_to_vec()))
 }
 
@@ -105,6 +114,7 @@ fn classify(error: &BrokerError) -> (Code, Reason) {
         BrokerError::Overloaded => (Code::ResourceExhausted, Reason::Overloaded),
         BrokerError::ShuttingDown => (Code::Unavailable, Reason::ShuttingDown),
         BrokerError::SessionLost => (Code::FailedPrecondition, Reason::SessionLost),
+        BrokerError::ConsumerCancelled(_) => (Code::NotFound, Reason::ConsumerCancelled),
         BrokerError::Unknown(_) => (Code::Unknown, Reason::UnknownOutcome),
         BrokerError::Internal(_) => (Code::Internal, Reason::Internal),
     }
@@ -128,6 +138,7 @@ fn context(error: &BrokerError) -> BTreeMap<String, String> {
             Rejection::StaleLease | Rejection::RequestForgotten | Rejection::SessionNotFound => vec![],
         },
         BrokerError::Invalid { field, .. } => vec![pair("field", field)],
+        BrokerError::ConsumerCancelled(queue) => vec![pair("queue", queue)],
         BrokerError::MessageTooLarge { bytes, limit } | BrokerError::HeadersTooLarge { bytes, limit } => {
             vec![pair("bytes", bytes), pair("limit", limit)]
         }
@@ -137,5 +148,8 @@ fn context(error: &BrokerError) -> BTreeMap<String, String> {
 }
 
 pub(crate) fn address(leader: &LeaderInfo) -> NodeAddress {
-    NodeAddress { node_id: leader.node_id.0, client_address: leader.client_address.clone() }
+    NodeAddress {
+        node_id: leader.node_id.0,
+        client_address: leader.client_address.clone(),
+    }
 }

@@ -75,9 +75,11 @@ pub async fn serve(
         .initial_connection_window_size(4 * 1024 * 1024)
         .max_concurrent_streams(1_000)
         .add_service(
-            BrokerServer::new(unary::Service { broker: broker.clone() })
-                .max_decoding_message_size(REQUEST_BYTES_MAX)
-                .max_encoding_message_size(usize::MAX),
+            BrokerServer::new(unary::Service {
+                broker: broker.clone(),
+            })
+            .max_decoding_message_size(REQUEST_BYTES_MAX)
+            .max_encoding_message_size(usize::MAX),
         )
         .add_service(ClusterServer::new(cluster::Service { broker }))
         .add_service(health)
@@ -89,12 +91,22 @@ pub async fn serve(
 }
 
 async fn report_health(broker: Broker, reporter: tonic_health::server::HealthReporter) {
-    let serving = |yes| if yes { ServingStatus::Serving } else { ServingStatus::NotServing };
+    let serving = |yes| {
+        if yes {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        }
+    };
     let mut leadership = broker.leadership();
     loop {
         let leading = leadership.borrow_and_update().leading;
-        reporter.set_service_status("", serving(broker.ready().is_ok())).await;
-        reporter.set_service_status("quorate.v1.Broker", serving(leading)).await;
+        reporter
+            .set_service_status("", serving(broker.ready().is_ok()))
+            .await;
+        reporter
+            .set_service_status("quorate.v1.Broker", serving(leading))
+            .await;
         tokio::select! {
             changed = leadership.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(Duration::from_secs(1)) => {}

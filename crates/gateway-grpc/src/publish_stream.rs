@@ -1,7 +1,7 @@
 //! A long-lived publisher: many requests in flight, confirmed as they commit.
 //!
 //! Frames are handed in in the order they come, and confirmed when their entry
-//! is applied. A failure that concerns a whole frame ends the stream, so that no
+//! is applied. When another node leads, the stream ends with its address. A failure that concerns a whole frame ends the stream, so that no
 //! later frame overtakes it: the client repeats what is not confirmed, under the
 //! same request ids, on a new stream.
 
@@ -49,7 +49,9 @@ async fn serve(
 ) -> Result<(), Status> {
     let mut in_flight = FuturesUnordered::new();
     let mut reading = true;
-    loop {
+    let mut end = Ok(());
+    let mut gone = std::pin::pin!(broker.gone());
+    while reading || !in_flight.is_empty() {
         tokio::select! {
             biased;
             () = answers.closed() => return Ok(()),
@@ -61,13 +63,17 @@ async fn serve(
                     Err(_) => return Err(Status::cancelled("the client does not read its confirms")),
                 }
             }
+            moved = &mut gone, if reading => {
+                reading = false;
+                end = Err(error::status(&moved));
+            }
             frame = frames.next(), if reading && in_flight.len() < FRAMES_IN_FLIGHT => match frame {
                 None => reading = false,
                 Some(frame) => in_flight.push(submit(broker, frame?).await?),
             },
-            else => return Ok(()),
         }
     }
+    end
 }
 
 /// Hands a frame in; the future gives its confirms.
@@ -76,7 +82,10 @@ async fn submit(
     frame: v1::PublishStreamRequest,
 ) -> Result<impl Future<Output = Result<Vec<v1::Confirm>, Status>> + use<>, Status> {
     if frame.publishes.len() > PUBLISHES_PER_FRAME_MAX {
-        let problem = format!("at most {PUBLISHES_PER_FRAME_MAX} in a frame, not {}", frame.publishes.len());
+        let problem = format!(
+            "at most {PUBLISHES_PER_FRAME_MAX} in a frame, not {}",
+            frame.publishes.len()
+        );
         return Err(error::status(&error::invalid("publishes", problem)));
     }
     let mut sequences = Vec::with_capacity(frame.publishes.len());
@@ -95,7 +104,10 @@ async fn submit(
             Err(error) => confirms.push(refused(sequence, &error)),
         }
     }
-    let submitted = broker.submit_publishes(publishes).await.map_err(|error| error::status(&error))?;
+    let submitted = broker
+        .submit_publishes(publishes)
+        .await
+        .map_err(|error| error::status(&error))?;
     Ok(async move {
         let (position, outcomes) = submitted.answer().await.map_err(|error| error::status(&error))?;
         for (sequence, outcome) in sequences.into_iter().zip(outcomes) {
@@ -112,5 +124,8 @@ async fn submit(
 }
 
 fn refused(sequence: u64, error: &BrokerError) -> v1::Confirm {
-    v1::Confirm { sequence, outcome: Some(Outcome::Error(error::detail(error))) }
+    v1::Confirm {
+        sequence,
+        outcome: Some(Outcome::Error(error::detail(error))),
+    }
 }

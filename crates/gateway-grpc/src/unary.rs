@@ -25,26 +25,37 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl v1::broker_server::Broker for Service {
-    async fn declare_queue(&self, request: Request<v1::DeclareQueueRequest>) -> Answer<v1::DeclareQueueResponse> {
+    async fn declare_queue(
+        &self,
+        request: Request<v1::DeclareQueueRequest>,
+    ) -> Answer<v1::DeclareQueueResponse> {
         let request = request.into_inner();
         answer(async {
             let id = convert::request_id(request.request_id)?;
             let name = convert::queue_name(&request.name)?;
             let settings = convert::settings_patch(request.settings)?;
             let (position, created) = self.broker.declare_queue(id, name, settings).await?;
-            Ok(v1::DeclareQueueResponse { commit: Some(convert::commit(position)), created })
+            Ok(v1::DeclareQueueResponse {
+                commit: Some(convert::commit(position)),
+                created,
+            })
         })
         .await
     }
 
-    async fn update_queue(&self, request: Request<v1::UpdateQueueRequest>) -> Answer<v1::UpdateQueueResponse> {
+    async fn update_queue(
+        &self,
+        request: Request<v1::UpdateQueueRequest>,
+    ) -> Answer<v1::UpdateQueueResponse> {
         let request = request.into_inner();
         answer(async {
             let id = convert::request_id(request.request_id)?;
             let name = convert::queue_name(&request.name)?;
             let settings = convert::settings_patch(request.settings)?;
             let (position, ()) = self.broker.update_queue(id, name, settings).await?;
-            Ok(v1::UpdateQueueResponse { commit: Some(convert::commit(position)) })
+            Ok(v1::UpdateQueueResponse {
+                commit: Some(convert::commit(position)),
+            })
         })
         .await
     }
@@ -57,7 +68,10 @@ impl v1::broker_server::Broker for Service {
         answer(async {
             let name = convert::queue_name(&request.name)?;
             let (read_index, queue) = self.broker.queue(&name).await?;
-            Ok(v1::DescribeQueueResponse { queue: Some(convert::queue_info(&queue)), read_index })
+            Ok(v1::DescribeQueueResponse {
+                queue: Some(convert::queue_info(&queue)),
+                read_index,
+            })
         })
         .await
     }
@@ -78,9 +92,16 @@ impl v1::broker_server::Broker for Service {
             let (read_index, mut queues) = self.broker.queues(after.as_ref(), size + 1).await?;
             let more = queues.len() > size;
             queues.truncate(size);
-            let next = queues.last().filter(|_| more).map_or(String::new(), |queue| queue.name.to_string());
+            let next = queues
+                .last()
+                .filter(|_| more)
+                .map_or(String::new(), |queue| queue.name.to_string());
             let queues = queues.iter().map(convert::queue_info).collect();
-            Ok(v1::ListQueuesResponse { queues, next, read_index })
+            Ok(v1::ListQueuesResponse {
+                queues,
+                next,
+                read_index,
+            })
         })
         .await
     }
@@ -91,19 +112,30 @@ impl v1::broker_server::Broker for Service {
             let id = convert::request_id(request.request_id)?;
             let name = convert::queue_name(&request.name)?;
             let (position, purged) = self.broker.purge_queue(id, name).await?;
-            Ok(v1::PurgeQueueResponse { commit: Some(convert::commit(position)), purged })
+            Ok(v1::PurgeQueueResponse {
+                commit: Some(convert::commit(position)),
+                purged,
+            })
         })
         .await
     }
 
-    async fn delete_queue(&self, request: Request<v1::DeleteQueueRequest>) -> Answer<v1::DeleteQueueResponse> {
+    async fn delete_queue(
+        &self,
+        request: Request<v1::DeleteQueueRequest>,
+    ) -> Answer<v1::DeleteQueueResponse> {
         let request = request.into_inner();
         answer(async {
             let id = convert::request_id(request.request_id)?;
             let name = convert::queue_name(&request.name)?;
-            let (position, deleted) =
-                self.broker.delete_queue(id, name, request.if_empty, request.if_unused).await?;
-            Ok(v1::DeleteQueueResponse { commit: Some(convert::commit(position)), deleted })
+            let (position, deleted) = self
+                .broker
+                .delete_queue(id, name, request.if_empty, request.if_unused)
+                .await?;
+            Ok(v1::DeleteQueueResponse {
+                commit: Some(convert::commit(position)),
+                deleted,
+            })
         })
         .await
     }
@@ -143,7 +175,10 @@ impl v1::broker_server::Broker for Service {
                 let content = self.broker.content(&leased).await?;
                 deliveries.push(convert::delivery(leased, content));
             }
-            Ok(v1::LeaseResponse { commit: Some(convert::commit(position)), deliveries })
+            Ok(v1::LeaseResponse {
+                commit: Some(convert::commit(position)),
+                deliveries,
+            })
         })
         .await
     }
@@ -168,5 +203,7 @@ impl v1::broker_server::Broker for Service {
 }
 
 async fn answer<T>(call: impl Future<Output = Result<T, BrokerError>>) -> Answer<T> {
-    call.await.map(Response::new).map_err(|error| error::status(&error))
+    call.await
+        .map(Response::new)
+        .map_err(|error| error::status(&error))
 }

@@ -93,7 +93,11 @@ impl Batcher {
             in_flight: FuturesUnordered::new(),
         };
         tokio::spawn(task.run(waiting, leadership));
-        Self { queue, room, room_bytes }
+        Self {
+            queue,
+            room,
+            room_bytes,
+        }
     }
 
     /// Hands requests in, waiting for room up to the deadline. What is handed in
@@ -117,8 +121,17 @@ impl Batcher {
             }
         };
         let (reply, answer) = oneshot::channel();
-        let waiting = Waiting { proposal, bytes: contents, deadline, reply, room };
-        self.queue.send(waiting).await.map_err(|_| BrokerError::ShuttingDown)?;
+        let waiting = Waiting {
+            proposal,
+            bytes: contents,
+            deadline,
+            reply,
+            room,
+        };
+        self.queue
+            .send(waiting)
+            .await
+            .map_err(|_| BrokerError::ShuttingDown)?;
         Ok(Submitted { answer, deadline })
     }
 
@@ -139,8 +152,12 @@ impl Submitted {
     pub(crate) async fn answer(self) -> Answer {
         match tokio::time::timeout_at(self.deadline.into(), self.answer).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(BrokerError::Unknown("the node stopped while it was in flight".to_owned())),
-            Err(_) => Err(BrokerError::Unknown("the deadline passed while it was in flight".to_owned())),
+            Ok(Err(_)) => Err(BrokerError::Unknown(
+                "the node stopped while it was in flight".to_owned(),
+            )),
+            Err(_) => Err(BrokerError::Unknown(
+                "the deadline passed while it was in flight".to_owned(),
+            )),
         }
     }
 }
@@ -218,7 +235,10 @@ impl Task {
         };
         let Some(sample) = sample else {
             // Without a quorum of clocks there is no quorum to commit either.
-            warn!(term = leadership.term, "no quorum answered a clock sample; asking again");
+            warn!(
+                term = leadership.term,
+                "no quorum answered a clock sample; asking again"
+            );
             self.take_role(leadership);
             return;
         };
@@ -234,7 +254,9 @@ impl Task {
             Role::Starting(..) => {}
             Role::Following(leader) => {
                 for waiting in self.waiting.drain(..) {
-                    let error = leader.clone().map_or(BrokerError::NoLeader, BrokerError::NotLeader);
+                    let error = leader
+                        .clone()
+                        .map_or(BrokerError::NoLeader, BrokerError::NotLeader);
                     let _ = waiting.reply.send(Err(error));
                 }
             }
@@ -276,7 +298,8 @@ impl Task {
         let entry = batch::encode(at, &requests, &contents);
         drop((requests, contents));
         let proposed = self.consensus.propose(entry, leadership.epoch);
-        self.in_flight.push(Box::pin(async move { distribute(callers, at, proposed.await) }));
+        self.in_flight
+            .push(Box::pin(async move { distribute(callers, at, proposed.await) }));
     }
 }
 
@@ -299,7 +322,12 @@ fn distribute(
             for (count, reply, _) in callers {
                 let outcomes: Vec<_> = outcomes.by_ref().take(count).collect();
                 assert_eq!(outcomes.len(), count, "apply answers every request of an entry");
-                let _ = reply.send(Ok(Committed { index: proposed.index, term: proposed.term, at, outcomes }));
+                let _ = reply.send(Ok(Committed {
+                    index: proposed.index,
+                    term: proposed.term,
+                    at,
+                    outcomes,
+                }));
             }
         }
         Err(error) => {

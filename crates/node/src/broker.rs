@@ -1,6 +1,7 @@
 //! The handle that gateways use: one method per intent of a client.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use quorate_core::ids::{
 use quorate_core::outcome::{Rejection, Reply, Settled};
 use quorate_core::{Broker as State, QueueView};
 use quorate_raft::{Consensus, MembershipError, ReadError, Status};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::watch;
 
 use crate::batcher::{Batcher, Committed, Proposal, Submitted};
 use crate::clock::ClusterClock;
@@ -38,6 +39,8 @@ struct Inner {
     /// Grace of a session whose connection was sent elsewhere.
     session_grace: Duration,
     draining: AtomicBool,
+    /// Set when leadership is handed over, or could not be: streams end now.
+    closing: watch::Sender<bool>,
     /// Request ids for callers that bring none: see `own_request_id`.
     own_client: ClientId,
     own_sequence: AtomicU64,
@@ -111,6 +114,7 @@ impl Broker {
             limits,
             session_grace,
             draining: AtomicBool::new(false),
+            closing: watch::Sender::new(false),
             own_client: ClientId(rand::random::<u64>().max(1)),
             own_sequence: AtomicU64::new(0),
         }))
@@ -158,7 +162,17 @@ impl Broker {
         if_empty: bool,
         if_unused: bool,
     ) -> Answered<u64> {
-        match self.one(id, Command::DeleteQueue { name, if_empty, if_unused }).await? {
+        match self
+            .one(
+                id,
+                Command::DeleteQueue {
+                    name,
+                    if_empty,
+                    if_unused,
+                },
+            )
+            .await?
+        {
             (position, Reply::Deleted { count }) => Ok((position, count)),
             (_, other) => Err(unexpected(&other)),
         }
@@ -181,7 +195,12 @@ impl Broker {
         count_max: usize,
     ) -> Result<(u64, Vec<QueueView>), BrokerError> {
         let index = self.read_barrier().await?;
-        Ok((index, self.0.consensus.with_state(|state| state.queues(after, count_max))))
+        Ok((
+            index,
+            self.0
+                .consensus
+                .with_state(|state| state.queues(after, count_max)),
+        ))
     }
 
     // ------------------------------------------------------------- publish
@@ -222,7 +241,12 @@ impl Broker {
             None
         } else {
             self.check_draining()?;
-            Some(self.0.batcher.submit(Proposal { requests, contents }, self.deadline()).await?)
+            Some(
+                self.0
+                    .batcher
+                    .submit(Proposal { requests, contents }, self.deadline())
+                    .await?,
+            )
         };
         Ok(SubmittedPublishes { submitted, malformed })
     }
@@ -293,13 +317,27 @@ impl Broker {
         settlements: Vec<Settlement>,
     ) -> Result<SubmittedSettle, BrokerError> {
         if settlements.is_empty() || settlements.len() > MESSAGES_PER_REQUEST_MAX {
-            let problem = format!("1 to {MESSAGES_PER_REQUEST_MAX} settlements, not {}", settlements.len());
-            return Err(BrokerError::Invalid { field: "settlements", problem });
+            let problem = format!(
+                "1 to {MESSAGES_PER_REQUEST_MAX} settlements, not {}",
+                settlements.len()
+            );
+            return Err(BrokerError::Invalid {
+                field: "settlements",
+                problem,
+            });
         }
         self.check_draining()?;
-        let requests = vec![Request { id, command: Command::Settle { settlements } }];
-        let proposal = Proposal { requests, contents: Vec::new() };
-        Ok(SubmittedSettle(self.0.batcher.submit(proposal, self.deadline()).await?))
+        let requests = vec![Request {
+            id,
+            command: Command::Settle { settlements },
+        }];
+        let proposal = Proposal {
+            requests,
+            contents: Vec::new(),
+        };
+        Ok(SubmittedSettle(
+            self.0.batcher.submit(proposal, self.deadline()).await?,
+        ))
     }
 
     /// Properties and body of a leased message.
@@ -326,7 +364,14 @@ impl Broker {
         match self.one(None, command).await {
             Ok((position, Reply::Attached { epoch, resumed })) => {
                 let broker = self.clone();
-                let session = Session { broker, id: session, epoch, resumed, outbox, keep: false };
+                let session = Session {
+                    broker,
+                    id: session,
+                    epoch,
+                    resumed,
+                    outbox,
+                    keep: false,
+                };
                 Ok((position, session))
             }
             Ok((_, other)) => Err(unexpected(&other)),
@@ -347,14 +392,30 @@ impl Broker {
         lease: Option<Millis>,
         name: String,
     ) -> Answered<()> {
-        let command = Command::Consume { session: session.id, consumer, queue, credit, lease, name };
+        let command = Command::Consume {
+            session: session.id,
+            consumer,
+            queue,
+            credit,
+            lease,
+            name,
+        };
         let (position, _) = self.one(None, command).await?;
         Ok((position, ()))
     }
 
     /// Sets a consumer's credit.
     pub async fn set_credit(&self, session: SessionId, consumer: ConsumerId, credit: u32) -> Answered<()> {
-        let (position, _) = self.one(None, Command::SetCredit { session, consumer, credit }).await?;
+        let (position, _) = self
+            .one(
+                None,
+                Command::SetCredit {
+                    session,
+                    consumer,
+                    credit,
+                },
+            )
+            .await?;
         Ok((position, ()))
     }
 
@@ -364,13 +425,18 @@ impl Broker {
             // Its client resumes at another node, or it ends with this node's life.
             return;
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
         let broker = self.clone();
         runtime.spawn(async move {
             if keep {
                 tokio::time::sleep(broker.0.session_grace).await;
             }
-            let request = Request { id: None, command: Command::CloseSession { session, epoch } };
+            let request = Request {
+                id: None,
+                command: Command::CloseSession { session, epoch },
+            };
             forward::insist(&broker, request, Duration::from_secs(60)).await;
         });
     }
@@ -387,6 +453,23 @@ impl Broker {
     #[must_use]
     pub fn leadership(&self) -> tokio::sync::watch::Receiver<quorate_raft::Leadership> {
         self.0.consensus.leadership()
+    }
+
+    /// Resolves when a client's stream has nothing to expect here any more,
+    /// with what to tell it: another node leads, or this one is shutting down.
+    pub async fn gone(&self) -> BrokerError {
+        let here = self.0.consensus.node_id();
+        let mut leadership = self.0.consensus.leadership();
+        let mut closing = self.0.closing.subscribe();
+        let elsewhere =
+            |now: &quorate_raft::Leadership| now.leader.clone().filter(|leader| leader.node_id != here);
+        tokio::select! {
+            biased;
+            Ok(now) = leadership.wait_for(|now| elsewhere(now).is_some()) => {
+                elsewhere(&now).map_or(BrokerError::NoLeader, BrokerError::NotLeader)
+            }
+            _ = closing.wait_for(|closing| *closing) => BrokerError::ShuttingDown,
+        }
     }
 
     /// Ok if the node can serve or redirect; otherwise why not.
@@ -421,7 +504,11 @@ impl Broker {
 
     /// Writes a snapshot on this node; the index it covers.
     pub async fn snapshot(&self) -> Result<u64, BrokerError> {
-        self.0.consensus.snapshot().await.map_err(|error| BrokerError::Internal(error.to_string()))
+        self.0
+            .consensus
+            .snapshot()
+            .await
+            .map_err(|error| BrokerError::Internal(error.to_string()))
     }
 
     /// Values for monitoring.
@@ -433,7 +520,10 @@ impl Broker {
     /// Cluster time: the leader's clock, or what was last applied here.
     #[must_use]
     pub fn cluster_time(&self) -> Timestamp {
-        self.0.clock.now().unwrap_or_else(|| self.0.consensus.with_state(State::now))
+        self.0
+            .clock
+            .now()
+            .unwrap_or_else(|| self.0.consensus.with_state(State::now))
     }
 
     /// Bounds of what may wait in this node.
@@ -452,7 +542,10 @@ impl Broker {
         deadline: Instant,
     ) -> Result<Committed, BrokerError> {
         self.check_draining()?;
-        self.0.batcher.propose(Proposal { requests, contents }, deadline).await
+        self.0
+            .batcher
+            .propose(Proposal { requests, contents }, deadline)
+            .await
     }
 
     /// Proposes here or, if another node leads, there.
@@ -471,9 +564,15 @@ impl Broker {
 
     async fn one(&self, id: Option<RequestId>, command: Command) -> Answered<Reply> {
         let request = Request { id, command };
-        let committed = self.propose_here(vec![request], Vec::new(), self.deadline()).await?;
+        let committed = self
+            .propose_here(vec![request], Vec::new(), self.deadline())
+            .await?;
         let position = committed.position();
-        let reply = committed.outcomes.into_iter().next().expect("one outcome for one request")?;
+        let reply = committed
+            .outcomes
+            .into_iter()
+            .next()
+            .expect("one outcome for one request")?;
         Ok((position, reply))
     }
 
@@ -488,9 +587,17 @@ impl Broker {
 
     /// Gives back leases that came for callers who had gone.
     pub(crate) async fn release(&self, tokens: Vec<Token>) {
-        let settlements =
-            tokens.into_iter().map(|token| Settlement { token, verdict: Verdict::Release }).collect();
-        let request = Request { id: None, command: Command::Settle { settlements } };
+        let settlements = tokens
+            .into_iter()
+            .map(|token| Settlement {
+                token,
+                verdict: Verdict::Release,
+            })
+            .collect();
+        let request = Request {
+            id: None,
+            command: Command::Settle { settlements },
+        };
         forward::insist(self, request, Duration::from_secs(30)).await;
     }
 
@@ -499,15 +606,22 @@ impl Broker {
         self.0.draining.store(true, Ordering::Release);
     }
 
+    /// Ends the streams that are still open.
+    pub(crate) fn close_streams(&self) {
+        self.0.closing.send_replace(true);
+    }
+
     fn check_draining(&self) -> Result<(), BrokerError> {
         if !self.is_draining() {
             return Ok(());
         }
         let leader = self.0.consensus.leadership().borrow().leader.clone();
-        Err(match leader.filter(|leader| leader.node_id != self.0.consensus.node_id()) {
-            Some(leader) => BrokerError::NotLeader(leader),
-            None => BrokerError::ShuttingDown,
-        })
+        Err(
+            match leader.filter(|leader| leader.node_id != self.0.consensus.node_id()) {
+                Some(leader) => BrokerError::NotLeader(leader),
+                None => BrokerError::ShuttingDown,
+            },
+        )
     }
 
     fn is_draining(&self) -> bool {
@@ -554,7 +668,11 @@ impl Broker {
 
 impl Committed {
     fn position(&self) -> Position {
-        Position { index: self.index, term: self.term, at: self.at }
+        Position {
+            index: self.index,
+            term: self.term,
+            at: self.at,
+        }
     }
 }
 
@@ -571,7 +689,12 @@ impl SubmittedPublishes {
     pub async fn answer(self) -> Answered<Vec<Result<Vec<MessageId>, BrokerError>>> {
         let committed = match self.submitted {
             Some(submitted) => submitted.answer().await?,
-            None => Committed { index: 0, term: 0, at: Timestamp(0), outcomes: Vec::new() },
+            None => Committed {
+                index: 0,
+                term: 0,
+                at: Timestamp(0),
+                outcomes: Vec::new(),
+            },
         };
         let position = committed.position();
         let mut outcomes = committed.outcomes.into_iter();
@@ -579,7 +702,10 @@ impl SubmittedPublishes {
             Some(error) => Err(error),
             None => match outcomes.next().expect("an outcome for each request")? {
                 Reply::Published { first, count } => {
-                    let id = |n| MessageId { index: first.index, number: first.number + n };
+                    let id = |n| MessageId {
+                        index: first.index,
+                        number: first.number + n,
+                    };
                     Ok((0..count).map(id).collect())
                 }
                 other => Err(unexpected(&other)),
@@ -597,7 +723,12 @@ impl SubmittedSettle {
     pub async fn answer(self) -> Answered<Vec<Result<Settled, Rejection>>> {
         let committed = self.0.answer().await?;
         let position = committed.position();
-        match committed.outcomes.into_iter().next().expect("one outcome for one request")? {
+        match committed
+            .outcomes
+            .into_iter()
+            .next()
+            .expect("one outcome for one request")?
+        {
             Reply::Settled(results) => Ok((position, results)),
             other => Err(unexpected(&other)),
         }
@@ -608,7 +739,10 @@ fn encode_publish(publish: Publish) -> Result<(Request, Vec<Bytes>), BrokerError
     let count = publish.messages.len();
     if count == 0 || count > MESSAGES_PER_REQUEST_MAX {
         let problem = format!("1 to {MESSAGES_PER_REQUEST_MAX} messages, not {count}");
-        return Err(BrokerError::Invalid { field: "messages", problem });
+        return Err(BrokerError::Invalid {
+            field: "messages",
+            problem,
+        });
     }
     let mut messages = Vec::with_capacity(count);
     let mut contents = Vec::with_capacity(count);
@@ -616,10 +750,21 @@ fn encode_publish(publish: Publish) -> Result<(Request, Vec<Bytes>), BrokerError
         messages.push(NewMessage { delay, ttl });
         contents.push(content.encode()?);
     }
-    let command = Command::Publish { queue: publish.queue, messages };
-    Ok((Request { id: publish.id, command }, contents))
+    let command = Command::Publish {
+        queue: publish.queue,
+        messages,
+    };
+    Ok((
+        Request {
+            id: publish.id,
+            command,
+        },
+        contents,
+    ))
 }
 
 fn unexpected(reply: &Reply) -> BrokerError {
-    BrokerError::Internal(format!("the state machine answered something else than asked: {reply:?}"))
+    BrokerError::Internal(format!(
+        "the state machine answered something else than asked: {reply:?}"
+    ))
 }

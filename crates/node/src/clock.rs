@@ -25,7 +25,10 @@ struct Running {
 impl ClusterClock {
     /// Starts at a base.
     pub(crate) fn start(&self, base: Timestamp) {
-        *self.0.lock() = Some(Running { base, since: Instant::now() });
+        *self.0.lock() = Some(Running {
+            base,
+            since: Instant::now(),
+        });
     }
 
     /// The leadership is over.
@@ -37,7 +40,9 @@ impl ClusterClock {
     pub(crate) fn now(&self) -> Option<Timestamp> {
         let running = *self.0.lock();
         running.map(|Running { base, since }| {
-            base.after(Millis(u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)))
+            base.after(Millis(
+                u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX),
+            ))
         })
     }
 }

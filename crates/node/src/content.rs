@@ -31,13 +31,25 @@ impl Content {
     /// Checks the limits and lays the content out for the log.
     pub fn encode(self) -> Result<Bytes, BrokerError> {
         if self.body.len() > BODY_BYTES_MAX {
-            return Err(BrokerError::MessageTooLarge { bytes: self.body.len(), limit: BODY_BYTES_MAX });
+            return Err(BrokerError::MessageTooLarge {
+                bytes: self.body.len(),
+                limit: BODY_BYTES_MAX,
+            });
         }
-        let bytes = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let bytes = self
+            .headers
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
         if bytes > HEADERS_BYTES_MAX {
-            return Err(BrokerError::HeadersTooLarge { bytes, limit: HEADERS_BYTES_MAX });
+            return Err(BrokerError::HeadersTooLarge {
+                bytes,
+                limit: HEADERS_BYTES_MAX,
+            });
         }
-        let properties = Properties { headers: self.headers };
+        let properties = Properties {
+            headers: self.headers,
+        };
         let length = properties.encoded_len();
         let mut laid_out = BytesMut::with_capacity(LENGTH_BYTES + length + self.body.len());
         laid_out.put_u32_le(u32::try_from(length).expect("headers are bounded"));
@@ -49,7 +61,9 @@ impl Content {
     /// Reads what [`encode`](Self::encode) laid out.
     pub fn decode(laid_out: &Bytes) -> Result<Self, BrokerError> {
         let damaged = |what: &str| BrokerError::Internal(format!("the stored content is damaged: {what}"));
-        let (length, _) = laid_out.split_first_chunk::<LENGTH_BYTES>().ok_or_else(|| damaged("too short"))?;
+        let (length, _) = laid_out
+            .split_first_chunk::<LENGTH_BYTES>()
+            .ok_or_else(|| damaged("too short"))?;
         let end = LENGTH_BYTES + u32::from_le_bytes(*length) as usize;
         if end > laid_out.len() {
             return Err(damaged("properties past its end"));
@@ -57,9 +71,13 @@ impl Content {
         let properties = if end == LENGTH_BYTES {
             Properties::default()
         } else {
-            Properties::decode(laid_out.slice(LENGTH_BYTES..end)).map_err(|error| damaged(&error.to_string()))?
+            Properties::decode(laid_out.slice(LENGTH_BYTES..end))
+                .map_err(|error| damaged(&error.to_string()))?
         };
-        Ok(Self { headers: properties.headers, body: laid_out.slice(end..) })
+        Ok(Self {
+            headers: properties.headers,
+            body: laid_out.slice(end..),
+        })
     }
 }
 
@@ -69,9 +87,19 @@ mod tests {
 
     #[test]
     fn round_trip() {
-        for body in [Bytes::new(), Bytes::from_static(b"x"), Bytes::from(vec![7; 100_000])] {
-            for headers in [BTreeMap::new(), BTreeMap::from([("a".to_owned(), "b".to_owned())])] {
-                let content = Content { headers, body: body.clone() };
+        for body in [
+            Bytes::new(),
+            Bytes::from_static(b"x"),
+            Bytes::from(vec![7; 100_000]),
+        ] {
+            for headers in [
+                BTreeMap::new(),
+                BTreeMap::from([("a".to_owned(), "b".to_owned())]),
+            ] {
+                let content = Content {
+                    headers,
+                    body: body.clone(),
+                };
                 let laid_out = content.clone().encode().unwrap();
                 assert_eq!(Content::decode(&laid_out).unwrap(), content);
             }
@@ -80,24 +108,40 @@ mod tests {
 
     #[test]
     fn layout_is_as_documented() {
-        let content = Content { headers: BTreeMap::new(), body: Bytes::from_static(b"hi") };
+        let content = Content {
+            headers: BTreeMap::new(),
+            body: Bytes::from_static(b"hi"),
+        };
         assert_eq!(&content.encode().unwrap()[..], b"\0\0\0\0hi");
     }
 
     #[test]
     fn limits_are_named_in_the_error() {
         let body = Bytes::from(vec![0; BODY_BYTES_MAX + 1]);
-        let error = Content { body, ..Content::default() }.encode().unwrap_err();
+        let error = Content {
+            body,
+            ..Content::default()
+        }
+        .encode()
+        .unwrap_err();
         assert!(error.to_string().contains("16777216"), "{error}");
         let headers = BTreeMap::from([("n".to_owned(), "v".repeat(HEADERS_BYTES_MAX))]);
-        let error = Content { headers, ..Content::default() }.encode().unwrap_err();
+        let error = Content {
+            headers,
+            ..Content::default()
+        }
+        .encode()
+        .unwrap_err();
         assert!(error.to_string().contains("65536"), "{error}");
     }
 
     #[test]
     fn damaged_bytes_are_an_error() {
         for bytes in [&b""[..], b"\x01", b"\x09\0\0\0x", b"\x02\0\0\0\xff\xff"] {
-            assert!(Content::decode(&Bytes::copy_from_slice(bytes)).is_err(), "{bytes:?}");
+            assert!(
+                Content::decode(&Bytes::copy_from_slice(bytes)).is_err(),
+                "{bytes:?}"
+            );
         }
     }
 }

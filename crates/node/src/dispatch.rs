@@ -65,7 +65,10 @@ impl Dispatch {
     /// Forgets a connection, unless another has taken its place.
     pub(crate) fn unregister(&self, session: SessionId, outbox: &Arc<Outbox>) {
         let mut sessions = self.sessions.lock();
-        if sessions.get(&session).is_some_and(|current| Arc::ptr_eq(current, outbox)) {
+        if sessions
+            .get(&session)
+            .is_some_and(|current| Arc::ptr_eq(current, outbox))
+        {
             sessions.remove(&session);
         }
     }
@@ -83,7 +86,12 @@ impl Dispatch {
         let mut waiters = self.waiters.lock();
         waiters.gone.remove(&waiter);
         waiters.calls.insert(waiter, sender);
-        LeaseWait { dispatch: self.clone(), waiter, receiver, answered: false }
+        LeaseWait {
+            dispatch: self.clone(),
+            waiter,
+            receiver,
+            answered: false,
+        }
     }
 
     fn answer(&self, request: RequestId, leased: Vec<Leased>) {
@@ -95,7 +103,9 @@ impl Dispatch {
         };
         drop(waiters);
         if let Some(leased) = unclaimed.filter(|leased| !leased.is_empty()) {
-            let _ = self.unclaimed.send(leased.into_iter().map(|leased| leased.token).collect());
+            let _ = self
+                .unclaimed
+                .send(leased.into_iter().map(|leased| leased.token).collect());
         }
     }
 
@@ -111,13 +121,29 @@ impl Observer for Dispatch {
         let here = self.node.get();
         for effect in effects {
             match effect {
-                Effect::Deliver { node, session, epoch, consumer, leased } if here == Some(&node) => {
+                Effect::Deliver {
+                    node,
+                    session,
+                    epoch,
+                    consumer,
+                    leased,
+                } if here == Some(&node) => {
                     self.push(session, epoch, Event::Deliver { consumer, leased }, at);
                 }
-                Effect::ConsumerCancelled { node, session, epoch, consumer, queue } if here == Some(&node) => {
+                Effect::ConsumerCancelled {
+                    node,
+                    session,
+                    epoch,
+                    consumer,
+                    queue,
+                } if here == Some(&node) => {
                     self.push(session, epoch, Event::Cancelled { consumer, queue }, at);
                 }
-                Effect::LeaseAnswered { node, request, leased } if here == Some(&node) => {
+                Effect::LeaseAnswered {
+                    node,
+                    request,
+                    leased,
+                } if here == Some(&node) => {
                     self.answer(request, leased);
                 }
                 Effect::SessionLost { node, session, epoch } if here == Some(&node) => {

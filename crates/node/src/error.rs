@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quorate_core::ids::QueueName;
 use quorate_core::outcome::Rejection;
 use quorate_raft::LeaderInfo;
 
@@ -54,6 +55,9 @@ pub enum BrokerError {
     /// The session has ended, or moved to another stream.
     #[error("the session has ended or moved to another stream; open a new one")]
     SessionLost,
+    /// The consumer was cancelled, because its queue was deleted.
+    #[error("the consumer was cancelled: its queue {0} was deleted")]
+    ConsumerCancelled(QueueName),
     /// The command was handed to consensus and its fate is not known.
     #[error("the outcome is unknown: {0}; repeat the request with the same request id")]
     Unknown(String),
@@ -71,7 +75,8 @@ impl BrokerError {
             Self::Invalid { .. }
             | Self::MessageTooLarge { .. }
             | Self::HeadersTooLarge { .. }
-            | Self::SessionLost => false,
+            | Self::SessionLost
+            | Self::ConsumerCancelled(_) => false,
             Self::NotLeader(_)
             | Self::NoLeader
             | Self::Overloaded

@@ -33,11 +33,21 @@ pub(crate) async fn propose(
     deadline: Instant,
 ) -> Result<Committed, BrokerError> {
     let consensus = broker.consensus();
-    let leader = consensus.leadership().borrow().leader.clone().ok_or(BrokerError::NoLeader)?;
-    let channel = consensus.peer_channel(leader.node_id).ok_or(BrokerError::NoLeader)?;
+    let leader = consensus
+        .leadership()
+        .borrow()
+        .leader
+        .clone()
+        .ok_or(BrokerError::NoLeader)?;
+    let channel = consensus
+        .peer_channel(leader.node_id)
+        .ok_or(BrokerError::NoLeader)?;
     let mut client = ForwardClient::new(channel).max_decoding_message_size(CALL_BYTES_MAX);
     let batch = batch::encode(Timestamp(0), &proposal.requests, &proposal.contents);
-    let request = ForwardRequest { envelope: Some(consensus.envelope(leader.node_id)), batch };
+    let request = ForwardRequest {
+        envelope: Some(consensus.envelope(leader.node_id)),
+        batch,
+    };
     let mut request = GrpcRequest::new(request);
     let left = deadline.saturating_duration_since(Instant::now());
     request.set_timeout(left);
@@ -68,9 +78,10 @@ pub(crate) async fn propose(
 fn not_sent(status: &Status) -> bool {
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
-        if error.downcast_ref::<std::io::Error>().is_some_and(|error| {
-            error.kind() == std::io::ErrorKind::ConnectionRefused
-        }) {
+        if error
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        {
             return true;
         }
         source = error.source();
@@ -95,23 +106,34 @@ impl Forward for Service {
         &self,
         request: GrpcRequest<ForwardRequest>,
     ) -> Result<Response<ForwardResponse>, Status> {
-        let broker = self.0.get().ok_or_else(|| Status::unavailable("the node is starting"))?;
+        let broker = self
+            .0
+            .get()
+            .ok_or_else(|| Status::unavailable("the node is starting"))?;
         let ForwardRequest { envelope, batch } = request.into_inner();
-        broker.consensus().admit(envelope.as_ref()).map_err(|refusal| *refusal)?;
+        broker
+            .consensus()
+            .admit(envelope.as_ref())
+            .map_err(|refusal| *refusal)?;
         let batch = batch::Batch::decode(batch)
             .map_err(|error| Status::invalid_argument(format!("the batch is malformed: {error}")))?;
         let deadline = Instant::now() + broker.limits().request_timeout;
-        let result = match broker.propose_here(batch.requests, batch.contents, deadline).await {
+        let result = match broker
+            .propose_here(batch.requests, batch.contents, deadline)
+            .await
+        {
             Ok(committed) => Forwarded::Committed(ForwardCommitted {
                 log_index: committed.index,
                 term: committed.term,
                 cluster_time_ms: committed.at.0,
                 outcomes: batch::encode_outcomes(&committed.outcomes),
             }),
-            Err(error) if error.may_have_applied() => {
-                Forwarded::Unknown(ForwardUnknown { why: error.to_string() })
-            }
-            Err(error) => Forwarded::Refused(ForwardRefused { why: error.to_string() }),
+            Err(error) if error.may_have_applied() => Forwarded::Unknown(ForwardUnknown {
+                why: error.to_string(),
+            }),
+            Err(error) => Forwarded::Refused(ForwardRefused {
+                why: error.to_string(),
+            }),
         };
         Ok(Response::new(ForwardResponse { result: Some(result) }))
     }
@@ -124,7 +146,10 @@ pub(crate) async fn insist(broker: &Broker, request: Request, give_up: Duration)
     let mut pause = Duration::from_millis(20);
     loop {
         let deadline = Instant::now() + Duration::from_secs(2);
-        let proposal = Proposal { requests: vec![request.clone()], contents: Vec::<Bytes>::new() };
+        let proposal = Proposal {
+            requests: vec![request.clone()],
+            contents: Vec::<Bytes>::new(),
+        };
         match broker.propose_anywhere(proposal, deadline).await {
             Ok(_) | Err(BrokerError::ShuttingDown) => return,
             Err(error) if Instant::now() >= until => {

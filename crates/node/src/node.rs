@@ -77,8 +77,9 @@ impl Node {
         self.broker.consensus().failed().await
     }
 
-    /// Leaves in order: refuses new requests, hands leadership over, lets what is
-    /// under way finish, and flushes; each within what is left of the deadline.
+    /// Leaves in order: refuses new requests, hands leadership over if it can be
+    /// done before the deadline, and ends the streams of clients. Calls under way
+    /// finish.
     pub async fn drain(&self, deadline: Duration) {
         let until = Instant::now() + deadline;
         self.broker.start_draining();
@@ -97,6 +98,7 @@ impl Node {
                 Err(error) => warn!(%error, "leadership could not be handed over"),
             }
         }
+        self.broker.close_streams();
     }
 
     /// Stops taking part and closes the store. After this nothing answers.

@@ -16,9 +16,16 @@ use crate::forward;
 
 /// Announces this node's new life.
 pub(crate) async fn announce(broker: Broker) {
-    let command =
-        Command::NodeUp { node: broker.consensus().node_id(), incarnation: broker.consensus().incarnation() };
-    forward::insist(&broker, Request { id: None, command }, Duration::from_secs(365 * 24 * 3600)).await;
+    let command = Command::NodeUp {
+        node: broker.consensus().node_id(),
+        incarnation: broker.consensus().incarnation(),
+    };
+    forward::insist(
+        &broker,
+        Request { id: None, command },
+        Duration::from_secs(365 * 24 * 3600),
+    )
+    .await;
 }
 
 /// While leading, looks for nodes that have gone silent.
@@ -36,7 +43,9 @@ pub(crate) async fn watch(broker: Broker, down_after: Duration) {
         if since.elapsed() < down_after {
             continue;
         }
-        let known = broker.consensus().with_state(quorate_core::Broker::nodes_with_sessions);
+        let known = broker
+            .consensus()
+            .with_state(quorate_core::Broker::nodes_with_sessions);
         let members = broker.status().members;
         for (node, incarnation) in known {
             if node == broker.consensus().node_id() {

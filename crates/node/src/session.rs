@@ -77,7 +77,9 @@ impl Outbox {
         let mut events = self.events.lock();
         let mut taken = Vec::new();
         while taken.len() < count_max {
-            let Some((of, event)) = events.pop_front() else { break };
+            let Some((of, event)) = events.pop_front() else {
+                break;
+            };
             let stale = matches!(&event, Event::Deliver { leased, .. } if leased.leased_until <= now);
             if of == epoch && !stale {
                 taken.push(event);
@@ -117,7 +119,9 @@ impl Session {
     pub async fn next(&self, count_max: usize) -> Option<Vec<Event>> {
         loop {
             let ready = self.outbox.ready.notified();
-            let events = self.outbox.take(self.epoch, count_max, self.broker.cluster_time());
+            let events = self
+                .outbox
+                .take(self.epoch, count_max, self.broker.cluster_time());
             if !events.is_empty() {
                 return Some(events);
             }
@@ -137,6 +141,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.broker.end_session(self.id, self.epoch, &self.outbox, self.keep);
+        self.broker
+            .end_session(self.id, self.epoch, &self.outbox, self.keep);
     }
 }

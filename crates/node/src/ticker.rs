@@ -34,8 +34,14 @@ pub(crate) async fn run(broker: Broker) {
             tokio::time::sleep(left.min(RESOLUTION)).await;
             continue;
         }
-        let tick = Request { id: None, command: Command::Tick };
-        let proposal = Proposal { requests: vec![tick], contents: Vec::new() };
+        let tick = Request {
+            id: None,
+            command: Command::Tick,
+        };
+        let proposal = Proposal {
+            requests: vec![tick],
+            contents: Vec::new(),
+        };
         let deadline = Instant::now() + Duration::from_secs(1);
         if broker.batcher().propose(proposal, deadline).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
