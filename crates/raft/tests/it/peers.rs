@@ -124,3 +124,66 @@ async fn reads_are_linearizable_on_the_leader_only() {
     );
     cluster.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_that_is_not_what_was_sent_is_not_installed() {
+    use wire::snapshot_frame::Frame;
+    let cluster = Cluster::running(1, |_| {}).await;
+    cluster.propose(&[declare()]).await;
+    let node = cluster.places[0].node();
+    let before = node.status();
+    let empty = {
+        let mut image = Vec::new();
+        let view = quorate_core::Broker::new().snapshot();
+        view.write(&mut |piece: &[u8]| {
+            image.extend_from_slice(piece);
+            Ok::<_, std::convert::Infallible>(())
+        })
+        .unwrap();
+        image
+    };
+    let meta: Vec<u8> = include_str!("../../src/samples/snapshot_meta_v1.hex")
+        .trim()
+        .as_bytes()
+        .chunks(2)
+        .map(|digits| u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap())
+        .collect();
+    let begin = Frame::Begin(wire::SnapshotBegin {
+        envelope: Some(node.envelope(node.node_id())),
+        vote: Some(wire::Vote {
+            term: 1_000,
+            node: 1,
+            committed: true,
+        }),
+        meta: meta.into(),
+    });
+    let end = Frame::End(wire::SnapshotEnd {
+        image_bytes: empty.len() as u64,
+        ..wire::SnapshotEnd::default()
+    });
+
+    let url = format!("http://{}", cluster.places[0].address);
+    let mut peer = PeerClient::connect(url).await.unwrap();
+    for (image, end) in [
+        (b"nonsense".to_vec(), Some(end.clone())), // not an image
+        (empty.clone(), Some(end)),                // with another hash than announced
+        (empty, None),                             // cut short
+    ] {
+        let frames = [Some(begin.clone()), Some(Frame::Image(image.into())), end];
+        let frames = frames
+            .into_iter()
+            .flatten()
+            .map(|frame| wire::SnapshotFrame { frame: Some(frame) });
+        let refused = peer
+            .install_snapshot(tokio_stream::iter(frames.collect::<Vec<_>>()))
+            .await;
+        assert!(refused.is_err(), "{refused:?}");
+    }
+    let after = node.status();
+    assert_eq!(
+        (after.snapshot_index, after.state_hash),
+        (before.snapshot_index, before.state_hash)
+    );
+    cluster.propose(&[declare()]).await;
+    cluster.shutdown().await;
+}
