@@ -65,7 +65,10 @@ mod tests {
             name,
             help: "What it\nis: a \\ path.",
             kind: Kind::Gauge,
-            labels: labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
+            labels: labels
+                .iter()
+                .map(|(name, value)| (*name, (*value).to_owned()))
+                .collect(),
             value,
         }
     }
@@ -92,7 +95,10 @@ mod tests {
     #[test]
     fn label_values_are_escaped() {
         let text = render(&[sample("x", &[("queue", "a\"b\\c\nd"), ("vhost", "/")], 1.0)]);
-        assert!(text.ends_with("x{queue=\"a\\\"b\\\\c\\nd\",vhost=\"/\"} 1\n"), "{text}");
+        assert!(
+            text.ends_with("x{queue=\"a\\\"b\\\\c\\nd\",vhost=\"/\"} 1\n"),
+            "{text}"
+        );
     }
 
     #[test]

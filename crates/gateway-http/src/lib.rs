@@ -34,7 +34,9 @@ pub async fn serve(
     broker: Broker,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener, router(Arc::new(broker))).with_graceful_shutdown(shutdown).await
+    axum::serve(listener, router(Arc::new(broker)))
+        .with_graceful_shutdown(shutdown)
+        .await
 }
 
 /// What the pages need to know about a node.
@@ -70,7 +72,10 @@ async fn ready(State(node): State<Arc<dyn Vitals>>) -> impl IntoResponse {
 }
 
 async fn metrics(State(node): State<Arc<dyn Vitals>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, exposition::CONTENT_TYPE)], exposition::render(&node.samples()))
+    (
+        [(header::CONTENT_TYPE, exposition::CONTENT_TYPE)],
+        exposition::render(&node.samples()),
+    )
 }
 
 #[cfg(test)]
@@ -98,9 +103,15 @@ mod tests {
         let server = tokio::spawn(async move { axum::serve(listener, router(Arc::new(node))).await });
         let mut stream = TcpStream::connect(address).await.expect("the listener is bound");
         let request = format!("GET {path} HTTP/1.1\r\nhost: quorate\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.expect("the server reads");
+        stream
+            .write_all(request.as_bytes())
+            .await
+            .expect("the server reads");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("the server answers");
+        stream
+            .read_to_string(&mut answer)
+            .await
+            .expect("the server answers");
         server.abort();
         answer
     }

@@ -22,6 +22,7 @@ use std::io;
 use std::process::ExitCode;
 
 use quorate_node::StartError;
+use quorate_node::types::Status;
 
 /// The exit codes of `serve`, `dev`, `demo` and `bench`; the operator commands
 /// bring their own.
@@ -61,11 +62,9 @@ impl Fatal {
     }
 }
 
-/// On one line: it is the last line of a log.
 impl fmt::Display for Fatal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<_> = self.message.lines().map(str::trim_end).collect();
-        f.write_str(&lines.join("; "))
+        f.write_str(&self.message)
     }
 }
 
@@ -103,12 +102,22 @@ pub(crate) fn not_started(error: &StartError) -> Fatal {
         StartError::Open(problem) if has_io_error(problem) => Exit::Storage,
         StartError::Open(_) | StartError::Raft(_) => Exit::Data,
     };
-    Fatal::new(exit, error.to_string())
+    // On one line, as the last one of a log.
+    let message = error.to_string();
+    let lines: Vec<_> = message.lines().map(str::trim).collect();
+    Fatal::new(exit, lines.join("; "))
 }
 
-/// A node that has to stop.
-pub(crate) fn stopped(reason: String) -> Fatal {
-    Fatal::new(Exit::Node, reason)
+/// A node that has to stop, in the words of consensus.
+pub(crate) fn stopped(status: &Status, reason: &str) -> Fatal {
+    let exit = if status.role.to_string() == "removed" {
+        Exit::Identity
+    } else if reason.starts_with("storage failed") {
+        Exit::Storage
+    } else {
+        Exit::Node
+    };
+    Fatal::new(exit, reason)
 }
 
 /// Whether the system refused something, as opposed to what was found on disk.

@@ -27,7 +27,6 @@
 //! Nodes are numbered from 0, which is not their id in the cluster.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -41,14 +40,17 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 mod binary;
+mod builder;
 mod http;
 mod ports;
 mod process;
 mod wait;
 
+pub use builder::Builder;
 pub use ports::Ports;
 pub use wait::wait_until;
 
+use builder::AddressTaken;
 use process::Process;
 
 /// How long a node may take to listen, and a cluster to have a leader.
@@ -59,132 +61,6 @@ const STATUS_LIMIT: Duration = Duration::from_secs(1);
 const LOG_LINES_SHOWN: usize = 60;
 /// Exit code of a node that cannot have its addresses.
 const EXIT_ADDRESS: i32 = 13;
-
-/// How a cluster is started. See [`Cluster::builder`].
-#[derive(Clone, Debug)]
-pub struct Builder {
-    node_count: usize,
-    binary: Option<PathBuf>,
-    data_dir: Option<PathBuf>,
-    ports: Option<Vec<Ports>>,
-    settings: BTreeMap<String, String>,
-    node_settings: BTreeMap<(usize, String), String>,
-    env: BTreeMap<(usize, OsString), OsString>,
-}
-
-impl Builder {
-    /// Runs this binary instead of the one that belongs to the tests.
-    #[must_use]
-    pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
-        self.binary = Some(path.into());
-        self
-    }
-
-    /// Keeps everything below this directory, also afterwards; by default it is
-    /// a temporary one that goes with the [`Cluster`].
-    #[must_use]
-    pub fn data_dir(mut self, path: impl Into<PathBuf>) -> Self {
-        self.data_dir = Some(path.into());
-        self
-    }
-
-    /// Uses these ports, one item for each node, instead of free ones.
-    #[must_use]
-    pub fn ports(mut self, ports: Vec<Ports>) -> Self {
-        self.ports = Some(ports);
-        self
-    }
-
-    /// Gives every node the flag `--key value` (see `quorate serve --help`).
-    #[must_use]
-    pub fn setting(mut self, key: &str, value: impl Into<String>) -> Self {
-        self.settings.insert(key.to_owned(), value.into());
-        self
-    }
-
-    /// Gives one node the flag `--key value`, over what all of them have.
-    #[must_use]
-    pub fn setting_of(mut self, node: usize, key: &str, value: impl Into<String>) -> Self {
-        self.node_settings.insert((node, key.to_owned()), value.into());
-        self
-    }
-
-    /// Sets a variable in the environment of one node.
-    #[must_use]
-    pub fn env_of(mut self, node: usize, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
-        self.env.insert((node, key.into()), value.into());
-        self
-    }
-
-    /// Starts the nodes and waits until there is a leader and all are ready.
-    ///
-    /// # Errors
-    ///
-    /// When the binary cannot be found or built, when a node ends while it
-    /// starts, or when the cluster is not ready in time; with the end of the
-    /// nodes' logs.
-    pub async fn start(self) -> Result<Cluster> {
-        let fixed = self.ports.is_some();
-        for _ in 0..10 {
-            match self.clone().try_start().await {
-                Err(error) if !fixed && error.is::<AddressTaken>() => {}
-                result => return result,
-            }
-        }
-        bail!("ten times the ports that had been free were taken by others")
-    }
-
-    async fn try_start(self) -> Result<Cluster> {
-        let binary = self.binary.clone().map_or_else(binary::find, Ok)?;
-        let directory = match &self.data_dir {
-            Some(path) => {
-                fs::create_dir_all(path).with_context(|| format!("create {}", path.display()))?;
-                Directory::Kept(path.canonicalize().context("find the data directory")?)
-            }
-            None => Directory::Temporary(
-                tempfile::Builder::new()
-                    .prefix("quorate-")
-                    .tempdir()
-                    .context("create a temporary directory")?,
-            ),
-        };
-        let ports = match &self.ports {
-            Some(ports) => ports.clone(),
-            None => (0..self.node_count)
-                .map(|_| ports::free())
-                .collect::<Result<_>>()?,
-        };
-        ensure!(
-            ports.len() == self.node_count,
-            "ports for {} nodes, not {}",
-            ports.len(),
-            self.node_count
-        );
-        let peers: Vec<_> = ports.iter().map(|ports| local(ports.peer)).collect();
-        let nodes = ports
-            .into_iter()
-            .map(|ports| Node {
-                ports,
-                peers: peers.clone(),
-                process: None,
-            })
-            .collect();
-        let mut cluster = Cluster {
-            nodes,
-            binary,
-            directory,
-            builder: self,
-        };
-        for node in 0..cluster.nodes.len() {
-            cluster.spawn(node)?;
-        }
-        for node in 0..cluster.nodes.len() {
-            cluster.listening(node).await?;
-        }
-        cluster.ready().await?;
-        Ok(cluster)
-    }
-}
 
 /// A running cluster. Dropping it kills all nodes and removes their data.
 #[derive(Debug)]
@@ -215,17 +91,6 @@ enum Directory {
 struct ReadyFile {
     pid: u32,
 }
-
-#[derive(Debug)]
-struct AddressTaken(String);
-
-impl std::fmt::Display for AddressTaken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for AddressTaken {}
 
 impl Cluster {
     /// A cluster of `node_count` nodes, to be adjusted and started.
