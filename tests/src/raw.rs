@@ -131,6 +131,25 @@ pub enum Answer {
     Settled(v1::SettleResponse),
 }
 
+impl Answer {
+    /// The answer but for its place in the log: a repeat is an entry of its own,
+    /// and its answer names that.
+    #[must_use]
+    pub fn without_commit(mut self) -> Self {
+        let commit = match &mut self {
+            Self::Declared(answer) => &mut answer.commit,
+            Self::Updated(answer) => &mut answer.commit,
+            Self::Purged(answer) => &mut answer.commit,
+            Self::Deleted(answer) => &mut answer.commit,
+            Self::Published(answer) => &mut answer.commit,
+            Self::Leased(answer) => &mut answer.commit,
+            Self::Settled(answer) => &mut answer.commit,
+        };
+        *commit = None;
+        self
+    }
+}
+
 impl Mutation {
     /// The call under a request id.
     #[must_use]

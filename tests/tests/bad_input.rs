@@ -53,7 +53,7 @@ impl Scene {
     async fn no_harm(self) -> Result<()> {
         serves(&self.cluster.client().await?).await?;
         Hashes::default().converge(&self.cluster).await?;
-        quorate_tests::trial::no_bugs_in_logs(&self.cluster)
+        quorate_tests::trial::no_bugs_in_logs(&self.cluster, &[])
     }
 }
 
@@ -257,7 +257,7 @@ async fn refuses_consume(
 
 #[tokio::test]
 async fn a_consumer_that_does_not_read() -> Result<()> {
-    const MESSAGES: usize = 400;
+    const MESSAGES: u32 = 400;
     const BODY: usize = 256 << 10;
     let scene = Scene::set().await?;
     let client = scene.cluster.client().await?;
@@ -266,6 +266,16 @@ async fn a_consumer_that_does_not_read() -> Result<()> {
         drop(publisher.send(vec![1; BODY]).await);
     }
     publisher.close().await;
+    // The caches fill while somebody reads all of it and gives it back.
+    let mut reader = client.consume("jobs").prefetch(MESSAGES).open().await?;
+    let mut read = Vec::new();
+    while read.len() < MESSAGES as usize {
+        read.push(reader.next().await.context("the consumer ended")??);
+    }
+    for delivery in read {
+        delivery.release().await?;
+    }
+    reader.close().await;
     let memory = resident_bytes(&scene)?;
 
     // It asks for everything and reads nothing.
@@ -276,14 +286,14 @@ async fn a_consumer_that_does_not_read() -> Result<()> {
     let deaf = raw::broker(&scene.cluster.endpoint(scene.leader)).await?.consume(requests).await?;
     let taken = scene.cluster.wait_until("the messages to be leased", async || {
         let counts = client.describe_queue("jobs").await.ok()?.counts;
-        (counts.leased == MESSAGES as u64).then_some(())
+        (counts.leased == u64::from(MESSAGES)).then_some(())
     });
     taken.await?;
     for _ in 0..20 {
         serves(&client).await.context("while a consumer does not read")?;
     }
     let grown = resident_bytes(&scene)?.saturating_sub(memory);
-    ensure!(grown < MESSAGES * BODY / 2, "the leader holds {} MiB more", grown >> 20);
+    ensure!(grown < MESSAGES as usize * BODY / 4, "the leader holds {} MiB more", grown >> 20);
 
     // It is given up, and others get what it held.
     let mut consumer = client.consume("jobs").prefetch(8).open().await?;

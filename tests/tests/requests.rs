@@ -4,16 +4,22 @@
 //! the test chooses, so that it can repeat a call whose answer it has lost, or
 //! whose answer it knows.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
-use futures_util::stream;
-use quorate_proto::v1;
+use futures_util::{TryStreamExt as _, stream};
+use quorate_proto::v1::{self, Reason};
 use quorate_proto::v1::broker_client::BrokerClient;
 use quorate_proto::v1::settlement::Verdict;
 use quorate_test_cluster::Cluster;
 use quorate_tests::raw::{self, Answer, Mutation};
 use quorate_tests::relay::Relay;
 use quorate_tests::trial::small_snapshots;
+use tokio::time::timeout;
 use tonic::transport::Channel;
+
+/// How long a stream may take to end.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One API client in the sense of request ids. It never says that it has an
 /// answer, so the broker has to remember them all.
@@ -75,11 +81,11 @@ async fn answers_outlive_leaders_and_restarts() -> Result<()> {
     let leader = cluster.leader().await?;
     cluster.client().await?.cluster().transfer_leader(None).await?;
     let leader = cluster.new_leader(leader).await?;
-    book.same_at(&cluster, leader, &state).await.context("after a transfer of leadership")?;
+    book.is_kept_by(&cluster, &state).await.context("after a transfer of leadership")?;
 
     cluster.kill(leader).await?;
-    let next = cluster.new_leader(leader).await?;
-    book.same_at(&cluster, next, &state).await.context("after the death of the leader")?;
+    cluster.new_leader(leader).await?;
+    book.is_kept_by(&cluster, &state).await.context("after the death of the leader")?;
     cluster.restart(leader).await?;
 
     for node in 0..3 {
@@ -88,8 +94,7 @@ async fn answers_outlive_leaders_and_restarts() -> Result<()> {
     for node in 0..3 {
         cluster.restart(node).await?;
     }
-    let leader = cluster.leader().await?;
-    book.same_at(&cluster, leader, &state).await.context("after the death of all nodes")
+    book.is_kept_by(&cluster, &state).await.context("after the death of all nodes")
 }
 
 #[tokio::test]
@@ -117,7 +122,7 @@ async fn answers_travel_with_snapshots() -> Result<()> {
     client.cluster().transfer_leader(Some(id)).await?;
     cluster.wait_until("the node to lead", async || (cluster.leader_now().await? == away).then_some(())).await?;
     client.delete_queue("filler").send().await?;
-    book.same_at(&cluster, away, &state).await.context("on a node that got a snapshot")
+    book.is_kept_by(&cluster, &state).await.context("on a node that got a snapshot")
 }
 
 #[tokio::test]
@@ -133,15 +138,16 @@ async fn a_stream_and_a_call_share_request_ids() -> Result<()> {
         unreachable!("it stays a publish");
     };
     let frame = v1::PublishStreamRequest { publishes: vec![publish.clone(), publish.clone()] };
-    let mut confirms = broker.publish_stream(stream::iter([frame])).await?.into_inner();
+    let confirms = broker.publish_stream(stream::iter([frame])).await?.into_inner();
+    let answers: Vec<_> = timeout(PATIENCE, confirms.try_collect())
+        .await
+        .context("a stream that the client has closed does not end")??;
     let mut ids = Vec::new();
-    while let Some(answer) = confirms.message().await? {
-        for confirm in answer.confirms {
-            let Some(v1::confirm::Outcome::Confirmed(confirmed)) = confirm.outcome else {
-                anyhow::bail!("not confirmed: {confirm:?}");
-            };
-            ids.push(confirmed.message_ids);
-        }
+    for confirm in answers.into_iter().flat_map(|answer: v1::PublishStreamResponse| answer.confirms) {
+        let Some(v1::confirm::Outcome::Confirmed(confirmed)) = confirm.outcome else {
+            anyhow::bail!("not confirmed: {confirm:?}");
+        };
+        ids.push(confirmed.message_ids);
     }
     ids.push(broker.publish(publish).await?.into_inner().message_ids);
     ensure!(ids.len() == 3 && ids[0] == ids[1] && ids[1] == ids[2], "one publish became {ids:?}");
@@ -156,15 +162,20 @@ async fn a_stream_and_a_call_share_request_ids() -> Result<()> {
     let open = v1::ConsumeOpen { session: 7, queue: "jobs".to_owned(), credit: 1, ..Default::default() };
     let requests = [v1::consume_request::Request::Open(open), v1::consume_request::Request::Settle(settle)];
     let requests = requests.map(|request| v1::ConsumeRequest { request: Some(request) });
-    let mut answers = broker.consume(stream::iter(requests)).await?.into_inner();
-    while let Some(answer) = answers.message().await? {
-        if let Some(v1::consume_response::Response::Settled(settled)) = answer.response {
-            let again = settled.outcome;
-            ensure!(again == Some(v1::settled::Outcome::Response(called.clone())), "{called:?}, then {again:?}");
-            return Ok(());
-        }
-    }
-    anyhow::bail!("the stream ended without an answer to the settle")
+    let answers = broker.consume(stream::iter(requests)).await?.into_inner();
+    let answers: Vec<v1::ConsumeResponse> = timeout(PATIENCE, answers.try_collect())
+        .await
+        .context("a consumer whose client has nothing more to say does not end")??;
+    let settled = answers.into_iter().find_map(|answer| match answer.response {
+        Some(v1::consume_response::Response::Settled(settled)) => settled.outcome,
+        _ => None,
+    });
+    let Some(v1::settled::Outcome::Response(again)) = settled else {
+        anyhow::bail!("the settle was answered {settled:?}");
+    };
+    let (first, again) = (Answer::Settled(called).without_commit(), Answer::Settled(again).without_commit());
+    ensure!(first == again, "{first:?}, then {again:?}");
+    Ok(())
 }
 
 impl Requester {
@@ -265,27 +276,33 @@ async fn fill(cluster: &Cluster) -> Result<(Book, Vec<v1::QueueInfo>)> {
 }
 
 impl Book {
-    /// Every call, repeated at a node that leads, gets its first answer.
-    async fn repeat(&self, cluster: &Cluster, node: usize) -> Result<()> {
-        let broker = raw::broker(&cluster.endpoint(node)).await?;
+    /// Every call, repeated at the leader, gets its first answer and changes
+    /// nothing.
+    async fn is_kept_by(&self, cluster: &Cluster, state: &[v1::QueueInfo]) -> Result<()> {
         for (call, first) in &self.0 {
-            let again = tell(call, &broker).await;
+            let again = tell_leader(call, cluster).await?;
             ensure!(again == *first, "{call:?} was answered {first:?} and now {again:?}");
         }
-        Ok(())
-    }
-
-    /// And changes nothing.
-    async fn same_at(&self, cluster: &Cluster, node: usize, state: &[v1::QueueInfo]) -> Result<()> {
-        self.repeat(cluster, node).await?;
-        let now = queues(&raw::broker(&cluster.endpoint(node)).await?).await?;
+        let now = queues(&raw::broker(&cluster.endpoint(cluster.leader().await?)).await?).await?;
         ensure!(now == state, "repeating changed {state:?} to {now:?}");
         Ok(())
     }
 }
 
+/// Asks the node that leads; another one if leadership moves meanwhile.
+async fn tell_leader(call: &Mutation, cluster: &Cluster) -> Result<Told> {
+    let told = cluster.wait_until("a leader that answers", async || {
+        let broker = raw::broker(&cluster.endpoint(cluster.leader_now().await?)).await.ok()?;
+        let told = tell(call, &broker).await;
+        let elsewhere = |detail: &v1::ErrorDetail| matches!(detail.reason(), Reason::NotLeader | Reason::NoLeader);
+        (!told.as_ref().is_err_and(elsewhere)).then_some(told)
+    });
+    told.await
+}
+
 async fn tell(call: &Mutation, broker: &BrokerClient<Channel>) -> Told {
-    call.clone().send(broker).await.map_err(|status| raw::detail(&status))
+    let answer = call.clone().send(broker).await;
+    answer.map(Answer::without_commit).map_err(|status| raw::detail(&status))
 }
 
 async fn queues(broker: &BrokerClient<Channel>) -> Result<Vec<v1::QueueInfo>> {
