@@ -129,11 +129,13 @@ impl fmt::Display for Report {
         for phase in &self.phases {
             phase.fmt(f)?;
         }
-        writeln!(
-            f,
-            "{:<28}{:>10}{:>10}{:>10}{:>10}{:>10}",
-            "latency, ms", "p50", "p90", "p99", "p99.9", "max"
-        )?;
+        if self.confirm_latency.count + self.end_to_end_latency.count > 0 {
+            writeln!(
+                f,
+                "{:<28}{:>10}{:>10}{:>10}{:>10}{:>10}",
+                "latency, ms", "p50", "p90", "p99", "p99.9", "max"
+            )?;
+        }
         self.confirm_latency.row(f, "  until confirmed")?;
         self.end_to_end_latency.row(f, "  until delivered")?;
         let checked = &self.checked;
@@ -153,7 +155,7 @@ impl fmt::Display for Report {
             ("acked twice", checked.acked_twice),
         ] {
             let always = ["confirmed", "delivered", "acked", "redelivered", "lost"].contains(&name);
-            if always || count > 0 {
+            if (always && checked.sent > 0) || count > 0 {
                 row(f, name, grouped(count))?;
             }
         }

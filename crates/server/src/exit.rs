@@ -20,6 +20,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use quorate_node::StartError;
 use quorate_node::types::Status;
@@ -122,5 +123,5 @@ pub(crate) fn stopped(status: &Status, reason: &str) -> Fatal {
 
 /// Whether the system refused something, as opposed to what was found on disk.
 fn has_io_error(error: &(dyn Error + 'static)) -> bool {
-    error.is::<io::Error>() || error.source().is_some_and(has_io_error)
+    error.is::<io::Error>() || error.is::<Arc<io::Error>>() || error.source().is_some_and(has_io_error)
 }
