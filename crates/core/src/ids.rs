@@ -104,7 +104,7 @@ pub enum ParseError {
     Malformed {
         /// What was expected.
         what: &'static str,
-        /// What came.
+        /// What came, or how it begins.
         text: String,
     },
 }
@@ -150,6 +150,16 @@ impl Timestamp {
     }
 }
 
+/// What goes into an error: input has no bound, an answer has.
+fn shortened(text: &str) -> String {
+    const CHARS_MAX: usize = 64;
+    let mut short: String = text.chars().take(CHARS_MAX).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
 impl fmt::Display for QueueName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -178,7 +188,7 @@ impl FromStr for MessageId {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let malformed = || ParseError::Malformed {
             what: "message id",
-            text: text.to_owned(),
+            text: shortened(text),
         };
         let (index, number) = text.split_once('-').ok_or_else(malformed)?;
         Ok(Self {
@@ -194,7 +204,7 @@ impl FromStr for Token {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let malformed = || ParseError::Malformed {
             what: "token",
-            text: text.to_owned(),
+            text: shortened(text),
         };
         let mut parts = text.split('.');
         let mut next = || parts.next().ok_or_else(malformed);
@@ -208,5 +218,16 @@ impl FromStr for Token {
             return Err(malformed());
         }
         Ok(token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_malformed_token_is_not_echoed_whole() {
+        let error = "9".repeat(100_000).parse::<Token>().unwrap_err();
+        assert!(error.to_string().len() < 300, "{error}");
     }
 }

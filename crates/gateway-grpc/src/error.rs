@@ -78,7 +78,16 @@ pub(crate) fn membership(error: &MembershipError) -> Status {
     with_detail(code, detail)
 }
 
-fn with_detail(code: Code, detail: ErrorDetail) -> Status {
+/// Most characters of a message, and of each value of a context. Both travel in
+/// HTTP/2 headers, twice, and a client may drop the connection over large ones.
+const TEXT_CHARS_MAX: usize = 512;
+
+fn with_detail(code: Code, mut detail: ErrorDetail) -> Status {
+    for text in detail.context.values_mut().chain([&mut detail.message]) {
+        if let Some((end, _)) = text.char_indices().nth(TEXT_CHARS_MAX) {
+            text.truncate(end);
+        }
+    }
     let message = detail.message.clone();
     let any = prost_types::Any {
         type_url: ERROR_DETAIL_TYPE_URL.to_owned(),

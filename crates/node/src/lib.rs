@@ -48,7 +48,7 @@ mod ticker;
 pub use broker::Broker;
 pub use config::Config;
 pub use error::BrokerError;
-pub use node::{Node, StartError};
+pub use node::{Failure, Node, StartError};
 
 /// The value types of the state machine, for gateways.
 pub mod types {

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::dispatch::Dispatch;
 use crate::{forward, nodes, ticker};
 
-pub use quorate_raft::StartError;
+pub use quorate_raft::{Failure, StartError};
 
 /// A running node. Dropping it does not stop it; see [`drain`](Self::drain).
 pub struct Node {
@@ -73,7 +73,7 @@ impl Node {
     }
 
     /// Resolves with the reason when the node must stop.
-    pub async fn failed(&self) -> String {
+    pub async fn failed(&self) -> Failure {
         self.broker.consensus().failed().await
     }
 

@@ -16,6 +16,8 @@ use crate::types::Raft;
 
 /// The log is measured no more often.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A snapshot that was asked for may have been put off.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The directory is measured this often.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
@@ -63,13 +65,16 @@ pub(crate) async fn write(raft: &Raft, shared: &Shared) -> Result<u64, String> {
             .snapshot()
             .await
             .map_err(|error| error.to_string())?;
-        // Metrics move with every entry; asking again while one is being
-        // written does nothing.
-        tokio::select! {
-            changed = metrics.changed() => changed.map_err(|error| error.to_string())?,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+        // One that was begun before may end first, and not reach far enough.
+        let further = async {
+            while metrics.borrow_and_update().snapshot.map_or(0, |id| id.index) == written {
+                metrics.changed().await.map_err(|error| error.to_string())?;
+            }
+            Ok::<(), String>(())
+        };
+        if let Ok(ended) = tokio::time::timeout(ASK_AGAIN_AFTER, further).await {
+            ended?;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -30,7 +30,7 @@ use tonic::transport::server::TcpIncoming;
 use crate::bootstrap::{Bootstrap, Seen};
 use crate::compaction;
 use crate::config::{Config, MESSAGE_BYTES_MAX, raft_config};
-use crate::error::{ContentError, MembershipError, ProposeError, ReadError, StartError};
+use crate::error::{ContentError, Failure, MembershipError, ProposeError, ReadError, StartError};
 use crate::failover::{self, Contact};
 use crate::identity::{ClusterId, Identity};
 use crate::leadership::{self, Epoch, Leadership, describe};
@@ -63,7 +63,7 @@ struct Inner {
     started: std::time::Instant,
     disk_bytes: Arc<AtomicU64>,
     entries: Mutex<Entries>,
-    failure: watch::Sender<Option<String>>,
+    failure: watch::Sender<Option<Failure>>,
     stopping: AtomicBool,
     stop_serving: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -205,7 +205,7 @@ impl Consensus {
         let failing = Arc::downgrade(&inner);
         store.log.on_failure(move |error| {
             if let Some(inner) = failing.upgrade() {
-                inner.fail(format!("storage failed: {error}"));
+                inner.fail(Failure::Storage(error.to_string()));
             }
         });
         Ok(Self { inner })
@@ -441,7 +441,7 @@ impl Consensus {
 
     /// Resolves with the reason when the node must stop: the storage failed, an
     /// invariant does not hold, or the cluster removed this node.
-    pub fn failed(&self) -> impl Future<Output = String> + Send + 'static {
+    pub fn failed(&self) -> impl Future<Output = Failure> + Send + 'static {
         let mut failure = self.inner.failure.subscribe();
         async move {
             let reason = failure
@@ -457,13 +457,9 @@ impl Consensus {
         }
     }
 
-    /// Stops in order: hands leadership over if it has it, stops, and closes
-    /// the store.
+    /// Stops, and closes the store. A leader [hands over](Self::transfer_leader)
+    /// first, or the others have to notice that it is gone.
     pub async fn shutdown(&self) {
-        let leading = self.inner.leadership.borrow().leading;
-        if leading && let Err(error) = self.transfer_leader(None).await {
-            tracing::warn!(%error, "stopping without having handed leadership over");
-        }
         self.inner.stop(Duration::from_millis(500)).await;
         let store = Store::clone(&self.inner.store);
         match tokio::task::spawn_blocking(move || store.close()).await {
@@ -540,7 +536,10 @@ async fn watch_failures(inner: std::sync::Weak<Inner>) {
         let ended = metrics.changed().await.is_err();
         if failed.is_some() || ended {
             if let Some(inner) = inner.upgrade() {
-                inner.fail(failed.unwrap_or_else(|| "consensus ended".to_owned()));
+                inner.fail(match inner.store.log.failed() {
+                    Some(error) => Failure::Storage(error.to_string()),
+                    None => Failure::Consensus(failed.unwrap_or_else(|| "it ended by itself".to_owned())),
+                });
             }
             return;
         }
@@ -564,16 +563,12 @@ async fn watch_removal(inner: std::sync::Weak<Inner>, contact: Arc<Contact>) {
     tokio::time::sleep(LINGER).await;
     if let Some(inner) = inner.upgrade() {
         inner.shared.mark_removed();
-        inner.fail(
-            "the cluster has removed this node; to bring this machine back, empty its data directory, start it, and run \
-             `quorate cluster add`"
-                .to_owned(),
-        );
+        inner.fail(Failure::Removed);
     }
 }
 
 impl Inner {
-    fn fail(&self, reason: String) {
+    fn fail(&self, reason: Failure) {
         if self.stopping.load(Ordering::Acquire) {
             return;
         }

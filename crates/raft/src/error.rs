@@ -26,6 +26,24 @@ pub enum StartError {
     Raft(String),
 }
 
+/// Why a running node must stop.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// A write or a sync failed, or what was read is damaged. Nothing was
+    /// confirmed on the strength of it.
+    #[error("the storage failed: {0}; look at the disk, then start the node again")]
+    Storage(String),
+    /// The cluster has removed this node.
+    #[error(
+        "the cluster has removed this node; to bring this machine back, empty its data directory, start it, and run \
+         `quorate cluster add`"
+    )]
+    Removed,
+    /// Consensus cannot go on: a bug, or a log that does not fit the state.
+    #[error("consensus cannot go on: {0}")]
+    Consensus(String),
+}
+
 /// A proposal was not answered with outcomes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {

@@ -76,7 +76,7 @@ pub mod types;
 
 pub use config::Config;
 pub use consensus::{Consensus, Proposed, SnapshotError};
-pub use error::{ContentError, MembershipError, ProposeError, ReadError, StartError};
+pub use error::{ContentError, Failure, MembershipError, ProposeError, ReadError, StartError};
 pub use identity::ClusterId;
 pub use leadership::{Epoch, LeaderInfo, Leadership};
 pub use state_machine::Observer;

@@ -31,7 +31,7 @@ const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
 /// A learner this close to the end has caught up.
 const CAUGHT_UP_ENTRIES: u64 = 100;
 /// Handing over takes two round trips and a few flushes.
-const TRANSFER_WITHIN: Duration = Duration::from_secs(3);
+const TRANSFER_WITHIN: Duration = Duration::from_millis(1_500);
 const HELLO_WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Clone)]

@@ -22,8 +22,7 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use quorate_node::StartError;
-use quorate_node::types::Status;
+use quorate_node::{Failure, StartError};
 
 /// The exit codes of `serve`, `dev`, `demo` and `bench`; the operator commands
 /// bring their own.
@@ -109,16 +108,14 @@ pub(crate) fn not_started(error: &StartError) -> Fatal {
     Fatal::new(exit, lines.join("; "))
 }
 
-/// A node that has to stop, in the words of consensus.
-pub(crate) fn stopped(status: &Status, reason: &str) -> Fatal {
-    let exit = if status.role.to_string() == "removed" {
-        Exit::Identity
-    } else if reason.starts_with("storage failed") {
-        Exit::Storage
-    } else {
-        Exit::Node
+/// A node that has to stop.
+pub(crate) fn stopped(failure: &Failure) -> Fatal {
+    let exit = match failure {
+        Failure::Storage(_) => Exit::Storage,
+        Failure::Removed => Exit::Identity,
+        Failure::Consensus(_) => Exit::Node,
     };
-    Fatal::new(exit, reason)
+    Fatal::new(exit, failure.to_string())
 }
 
 /// Whether the system refused something, as opposed to what was found on disk.

@@ -82,7 +82,7 @@ async fn serve(args: ServeArgs) -> Result<(), Fatal> {
     let mut gateways = listeners.serve(&node.broker());
     let signal = tokio::select! {
         signal = signals.next() => signal,
-        reason = node.failed() => return Err(exit::stopped(&node.broker().status(), &reason)),
+        failure = node.failed() => return Err(exit::stopped(&failure)),
         failed = gateways.failed() => return Err(failed),
     };
 
