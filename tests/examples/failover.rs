@@ -49,7 +49,12 @@ async fn main() -> Result<()> {
     let Arguments { fault, rounds } = Arguments::parse();
     let mut cluster = Cluster::start(3).await?;
     let client = cluster.client().await?;
-    client.declare_queue("failover").max_length(1_000).overflow(quorate_client::Overflow::DropHead).send().await?;
+    client
+        .declare_queue("failover")
+        .max_length(1_000)
+        .overflow(quorate_client::Overflow::DropHead)
+        .send()
+        .await?;
     let confirms = Confirms::default();
     let publishing = tokio::spawn(publish(client.clone(), confirms.clone()));
     let mut gaps = Vec::new();
@@ -63,7 +68,11 @@ async fn main() -> Result<()> {
     gaps.sort();
     let (median, worst) = (gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
     println!("{fault:?} of the leader, {rounds} rounds, to the first new confirm:");
-    println!("median {:.3} s, worst {:.3} s", median.as_secs_f64(), worst.as_secs_f64());
+    println!(
+        "median {:.3} s, worst {:.3} s",
+        median.as_secs_f64(),
+        worst.as_secs_f64()
+    );
     Ok(())
 }
 
@@ -81,7 +90,9 @@ async fn one_round(cluster: &mut Cluster, fault: Fault, confirms: &Confirms) -> 
     }
     cluster.new_leader(leader).await?;
     confirms.steady(cluster).await?;
-    let gap = confirms.longest_gap_since(begin).context("there were no confirms")?;
+    let gap = confirms
+        .longest_gap_since(begin)
+        .context("there were no confirms")?;
     if fault == Fault::Freeze {
         tokio::time::sleep((begin + Duration::from_secs(4)).saturating_duration_since(Instant::now())).await;
         cluster.resume(leader)?;
@@ -114,13 +125,18 @@ impl Confirms {
     async fn steady(&self, cluster: &Cluster) -> Result<()> {
         let count = || self.0.lock().expect("nobody panics with it").len();
         let enough = count() + 500;
-        cluster.wait_until("confirms", async || (count() >= enough).then_some(())).await
+        cluster
+            .wait_until("confirms", async || (count() >= enough).then_some(()))
+            .await
     }
 
     /// The longest time without any, from the last one before `begin` on.
     fn longest_gap_since(&self, begin: Instant) -> Option<Duration> {
         let times = self.0.lock().expect("nobody panics with it");
         let from = times.partition_point(|time| *time < begin).saturating_sub(1);
-        times[from..].windows(2).map(|pair| pair[1].duration_since(pair[0])).max()
+        times[from..]
+            .windows(2)
+            .map(|pair| pair[1].duration_since(pair[0]))
+            .max()
     }
 }

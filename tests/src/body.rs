@@ -13,7 +13,11 @@ const LARGE_EVERY: u64 = 64;
 #[must_use]
 pub fn of(key: u64) -> Bytes {
     let drawn = scatter(key);
-    let len = if drawn.is_multiple_of(LARGE_EVERY) { 40 * 1024 } else { drawn % 1_000 };
+    let len = if drawn.is_multiple_of(LARGE_EVERY) {
+        40 * 1024
+    } else {
+        drawn % 1_000
+    };
     let mut body = BytesMut::with_capacity(8 + usize::try_from(len).expect("small"));
     body.put_u64(key);
     body.extend((0..len).map(|place| (drawn >> (place % 8 * 8)).to_le_bytes()[0]));

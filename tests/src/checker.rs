@@ -76,12 +76,21 @@ pub fn nothing_is_lost(history: &History) -> Vec<Violation> {
         })
         .map(|delivery| delivery.message)
         .collect();
-    let confirmed = history.publishes.iter().filter_map(|publish| publish.outcome.done());
+    let confirmed = history
+        .publishes
+        .iter()
+        .filter_map(|publish| publish.outcome.done());
     let held = history.deliveries.iter().map(|delivery| &delivery.message);
     let expected: BTreeSet<MessageId> = confirmed.chain(held).copied().collect();
     for message in expected.difference(&acked) {
-        let leases = history.deliveries.iter().filter(|delivery| delivery.message == *message).count();
-        finding.add(format!("message {message:?} is gone, after {leases} deliveries and no ack"));
+        let leases = history
+            .deliveries
+            .iter()
+            .filter(|delivery| delivery.message == *message)
+            .count();
+        finding.add(format!(
+            "message {message:?} is gone, after {leases} deliveries and no ack"
+        ));
     }
     finding.0
 }
@@ -92,14 +101,30 @@ pub fn nothing_is_lost(history: &History) -> Vec<Violation> {
 pub fn nothing_comes_from_nowhere(history: &History) -> Vec<Violation> {
     let mut finding = Finding::new("what is delivered was published");
     let publishes = by_key(history);
-    let queues: BTreeSet<&str> = history.publishes.iter().map(|publish| publish.queue.as_str()).collect();
+    let queues: BTreeSet<&str> = history
+        .publishes
+        .iter()
+        .map(|publish| publish.queue.as_str())
+        .collect();
     for delivery in &history.deliveries {
-        let Delivery { queue, message, token, .. } = delivery;
+        let Delivery {
+            queue,
+            message,
+            token,
+            ..
+        } = delivery;
         match delivery.key.map(|key| publishes.get(&key)) {
-            None => finding.add(format!("{message:?} of {queue} has a damaged body (lease {token})")),
-            Some(None) => finding.add(format!("{message:?} of {queue} was never published (lease {token})")),
+            None => finding.add(format!(
+                "{message:?} of {queue} has a damaged body (lease {token})"
+            )),
+            Some(None) => finding.add(format!(
+                "{message:?} of {queue} was never published (lease {token})"
+            )),
             Some(Some(publish)) if publish.queue != *queue && queues.contains(queue.as_str()) => {
-                finding.add(format!("{message:?} was published to {} and came from {queue}", publish.queue));
+                finding.add(format!(
+                    "{message:?} was published to {} and came from {queue}",
+                    publish.queue
+                ));
             }
             Some(Some(_)) => {}
         }
@@ -114,8 +139,16 @@ pub fn refused_is_not_applied(history: &History) -> Vec<Violation> {
     let publishes = by_key(history);
     for delivery in &history.deliveries {
         let publish = delivery.key.and_then(|key| publishes.get(&key));
-        if let Some(Publish { key, outcome: Outcome::Refused(reason), .. }) = publish {
-            finding.add(format!("publish {key} was refused ({reason:?}) and delivered as {:?}", delivery.message));
+        if let Some(Publish {
+            key,
+            outcome: Outcome::Refused(reason),
+            ..
+        }) = publish
+        {
+            finding.add(format!(
+                "publish {key} was refused ({reason:?}) and delivered as {:?}",
+                delivery.message
+            ));
         }
     }
     finding.0
@@ -160,11 +193,17 @@ pub fn an_ack_is_final(history: &History) -> Vec<Violation> {
             *known = delivery;
         }
     }
-    for delivery in history.deliveries.iter().filter(|delivery| acked.contains(delivery.token.as_str())) {
+    for delivery in history
+        .deliveries
+        .iter()
+        .filter(|delivery| acked.contains(delivery.token.as_str()))
+    {
         let later = last[&delivery.message];
         if later.fence > delivery.fence {
             let (message, token, again) = (delivery.message, &delivery.token, &later.token);
-            finding.add(format!("{message:?} was acked with {token} and leased again as {again}"));
+            finding.add(format!(
+                "{message:?} was acked with {token} and leased again as {again}"
+            ));
         }
     }
     finding.0
@@ -182,17 +221,29 @@ pub fn a_stale_token_is_refused(history: &History) -> Vec<Violation> {
             let done = of_lease.iter().filter(|settle| settle.outcome.done().is_some());
             let ends: Vec<_> = done.clone().filter(|settle| settle.wish.is_final()).collect();
             if ends.len() > 1 {
-                finding.add(format!("{} was settled {} times: {ends:?}", lease.token, ends.len()));
+                finding.add(format!(
+                    "{} was settled {} times: {ends:?}",
+                    lease.token,
+                    ends.len()
+                ));
             }
-            let later = leases[place + 1..].iter().filter(|later| later.fence > lease.fence);
+            let later = leases[place + 1..]
+                .iter()
+                .filter(|later| later.fence > lease.fence);
             let seen_elsewhere = later.map(|later| later.received).min();
             let settled_at = ends.iter().map(|settle| settle.answered).min();
             for settle in done {
                 if seen_elsewhere.is_some_and(|at| settle.invoked > at) {
-                    finding.add(format!("{:?} of {} after its message was in other hands", settle.wish, lease.token));
+                    finding.add(format!(
+                        "{:?} of {} after its message was in other hands",
+                        settle.wish, lease.token
+                    ));
                 }
                 if settled_at.is_some_and(|at| settle.invoked > at) {
-                    finding.add(format!("{:?} of {} after it was settled", settle.wish, lease.token));
+                    finding.add(format!(
+                        "{:?} of {} after it was settled",
+                        settle.wish, lease.token
+                    ));
                 }
             }
         }
@@ -209,21 +260,30 @@ pub fn a_lease_is_exclusive(history: &History) -> Vec<Violation> {
     let settles = history.settles_by_token();
     let mut fences: BTreeMap<u64, &Delivery> = BTreeMap::new();
     for delivery in &history.deliveries {
-        let Some(first) = fences.insert(delivery.fence, delivery) else { continue };
+        let Some(first) = fences.insert(delivery.fence, delivery) else {
+            continue;
+        };
         let of_lease = settles.get(first.token.as_str()).map_or(&[][..], Vec::as_slice);
         let unsure = of_lease.iter().any(|settle| settle.outcome == Outcome::Unknown);
         if first.token != delivery.token || !unsure {
             let (fence, one, two) = (delivery.fence, &first.token, &delivery.token);
-            finding.add(format!("fence {fence} was handed out twice: as {one} and as {two}"));
+            finding.add(format!(
+                "fence {fence} was handed out twice: as {one} and as {two}"
+            ));
         }
     }
     for leases in by_message(history).values() {
         for pair in leases.windows(2) {
             let [lease, next] = pair else { continue };
-            let tried = settles.get(lease.token.as_str()).is_some_and(|all| all.iter().any(|s| s.wish.is_final()));
+            let tried = settles
+                .get(lease.token.as_str())
+                .is_some_and(|all| all.iter().any(|s| s.wish.is_final()));
             if lease.pulled && !tried && next.granted_at_ms() < lease.leased_until_ms {
                 let early = lease.leased_until_ms - next.granted_at_ms();
-                finding.add(format!("{} began {early} ms before the end of {}", next.token, lease.token));
+                finding.add(format!(
+                    "{} began {early} ms before the end of {}",
+                    next.token, lease.token
+                ));
             }
         }
     }
@@ -237,10 +297,17 @@ pub fn a_lease_is_exclusive(history: &History) -> Vec<Violation> {
 pub fn attempts_count_failures(history: &History, deliveries_max: u32) -> Vec<Violation> {
     let mut finding = Finding::new("attempts count failed leases");
     let settles = history.settles_by_token();
-    let lease_min = history.deliveries.iter().map(|delivery| delivery.lease_ms).min().unwrap_or(0);
+    let lease_min = history
+        .deliveries
+        .iter()
+        .map(|delivery| delivery.lease_ms)
+        .min()
+        .unwrap_or(0);
     let mut check = |token: &str, attempt: u32, least: u32, most: u64| {
         if attempt < least || u64::from(attempt) > most || attempt > deliveries_max {
-            finding.add(format!("{token} is attempt {attempt}: at least {least} and at most {most} were made"));
+            finding.add(format!(
+                "{token} is attempt {attempt}: at least {least} and at most {most} were made"
+            ));
         }
     };
     for leases in history.leases().values() {
@@ -280,13 +347,19 @@ pub fn first_deliveries_are_in_order(history: &History) -> Vec<Violation> {
         of_queue.sort_by_key(|delivery| delivery.fence);
         for pair in of_queue.windows(2) {
             if pair[0].message >= pair[1].message {
-                finding.add(format!("{:?} was first delivered before {:?}", pair[0].message, pair[1].message));
+                finding.add(format!(
+                    "{:?} was first delivered before {:?}",
+                    pair[0].message, pair[1].message
+                ));
             }
         }
     }
     for leases in history.leases().values() {
         for later in leases.iter().skip(1).filter(|lease| !lease.redelivered) {
-            finding.add(format!("{} is not the first lease of {:?} and says so", later.token, later.message));
+            finding.add(format!(
+                "{} is not the first lease of {:?} and says so",
+                later.token, later.message
+            ));
         }
     }
     finding.0
@@ -299,7 +372,10 @@ pub fn publishers_are_in_order(history: &History) -> Vec<Violation> {
     let mut confirmed: BTreeMap<u32, BTreeMap<u64, MessageId>> = BTreeMap::new();
     for publish in &history.publishes {
         if let Outcome::Done(message) = publish.outcome {
-            confirmed.entry(publish.publisher).or_default().insert(publish.key, message);
+            confirmed
+                .entry(publish.publisher)
+                .or_default()
+                .insert(publish.key, message);
         }
     }
     for of_publisher in confirmed.values() {
@@ -308,7 +384,9 @@ pub fn publishers_are_in_order(history: &History) -> Vec<Violation> {
             if let Some((key_before, before)) = last
                 && before >= message
             {
-                finding.add(format!("publish {key_before} is {before:?}, and {key} after it is {message:?}"));
+                finding.add(format!(
+                    "publish {key_before} is {before:?}, and {key} after it is {message:?}"
+                ));
             }
             last = Some((key, message));
         }
@@ -322,31 +400,50 @@ pub fn publishers_are_in_order(history: &History) -> Vec<Violation> {
 #[must_use]
 pub fn counts_add_up(history: &History, ends: &Ends) -> Vec<Violation> {
     let mut finding = Finding::new("the counts add up");
-    let queue_of: BTreeMap<&str, &str> =
-        history.deliveries.iter().map(|delivery| (delivery.token.as_str(), delivery.queue.as_str())).collect();
+    let queue_of: BTreeMap<&str, &str> = history
+        .deliveries
+        .iter()
+        .map(|delivery| (delivery.token.as_str(), delivery.queue.as_str()))
+        .collect();
     for (queue, counts) in &ends.counts {
         let here = counts.ready + counts.delayed + counts.leased + counts.dead;
         let gone = counts.acked + counts.expired + counts.dead_lettered + counts.dropped + counts.deleted;
         if counts.published != here + gone {
-            finding.add(format!("{queue}: published is not the sum of the others: {counts:?}"));
+            finding.add(format!(
+                "{queue}: published is not the sum of the others: {counts:?}"
+            ));
         }
         if here != 0 {
             finding.add(format!("{queue} is not empty after the drain: {counts:?}"));
         }
-        let acks = history
-            .settles
-            .iter()
-            .filter(|settle| settle.wish == Wish::Ack && queue_of.get(settle.token.as_str()) == Some(&queue.as_str()));
-        let acked = acks.clone().filter(|settle| settle.outcome.done().is_some()).count() as u64;
+        let acks = history.settles.iter().filter(|settle| {
+            settle.wish == Wish::Ack && queue_of.get(settle.token.as_str()) == Some(&queue.as_str())
+        });
+        let acked = acks
+            .clone()
+            .filter(|settle| settle.outcome.done().is_some())
+            .count() as u64;
         let most = acked + acks.filter(|settle| settle.outcome == Outcome::Unknown).count() as u64;
         if !(acked..=most).contains(&counts.acked) {
-            finding.add(format!("{queue}: {} acked, the clients know of {acked} to {most}", counts.acked));
+            finding.add(format!(
+                "{queue}: {} acked, the clients know of {acked} to {most}",
+                counts.acked
+            ));
         }
         let publishes = history.publishes.iter().filter(|publish| publish.queue == *queue);
-        let confirmed = publishes.clone().filter(|publish| publish.outcome.done().is_some()).count() as u64;
-        let most = confirmed + publishes.filter(|publish| publish.outcome == Outcome::Unknown).count() as u64;
+        let confirmed = publishes
+            .clone()
+            .filter(|publish| publish.outcome.done().is_some())
+            .count() as u64;
+        let most = confirmed
+            + publishes
+                .filter(|publish| publish.outcome == Outcome::Unknown)
+                .count() as u64;
         if confirmed > 0 && !(confirmed..=most).contains(&counts.published) {
-            finding.add(format!("{queue}: {} published, the clients know of {confirmed} to {most}", counts.published));
+            finding.add(format!(
+                "{queue}: {} published, the clients know of {confirmed} to {most}",
+                counts.published
+            ));
         }
     }
     finding.0
@@ -360,12 +457,19 @@ impl Finding {
     }
 
     fn add(&mut self, evidence: String) {
-        self.0.push(Violation { promise: self.1, evidence });
+        self.0.push(Violation {
+            promise: self.1,
+            evidence,
+        });
     }
 }
 
 fn by_key(history: &History) -> BTreeMap<u64, &Publish> {
-    history.publishes.iter().map(|publish| (publish.key, publish)).collect()
+    history
+        .publishes
+        .iter()
+        .map(|publish| (publish.key, publish))
+        .collect()
 }
 
 /// The leases of each message over all queues, by fence.
@@ -382,7 +486,11 @@ fn by_message(history: &History) -> BTreeMap<MessageId, Vec<&Delivery>> {
 
 /// Queues to which nobody publishes.
 fn dead_letter_queues(history: &History) -> BTreeSet<&str> {
-    let published: BTreeSet<&str> = history.publishes.iter().map(|publish| publish.queue.as_str()).collect();
+    let published: BTreeSet<&str> = history
+        .publishes
+        .iter()
+        .map(|publish| publish.queue.as_str())
+        .collect();
     let delivered = history.deliveries.iter().map(|delivery| delivery.queue.as_str());
     delivered.filter(|queue| !published.contains(queue)).collect()
 }

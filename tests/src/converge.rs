@@ -29,7 +29,10 @@ impl Hashes {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (index, hash) = (status.state_index, &status.state_hash);
         let first = known.entry(index).or_insert_with(|| hash.clone());
-        ensure!(first == hash, "nodes differ at log index {index}: {first} and {hash}");
+        ensure!(
+            first == hash,
+            "nodes differ at log index {index}: {first} and {hash}"
+        );
         Ok(())
     }
 
@@ -39,7 +42,9 @@ impl Hashes {
     ///
     /// When they differ, or do not get there within a minute.
     pub async fn converge(&self, cluster: &Cluster) -> Result<NodeStatus> {
-        let nodes: Vec<usize> = (0..cluster.node_count()).filter(|&node| cluster.is_running(node)).collect();
+        let nodes: Vec<usize> = (0..cluster.node_count())
+            .filter(|&node| cluster.is_running(node))
+            .collect();
         let outcome = wait_until("all nodes to show the same state", LIMIT, async || {
             let mut statuses = Vec::new();
             for &node in &nodes {
@@ -51,10 +56,15 @@ impl Hashes {
             }
             let state = |status: &NodeStatus| (status.state_index, status.state_hash.clone());
             let same = statuses.windows(2).all(|pair| state(&pair[0]) == state(&pair[1]));
-            let settled = statuses.iter().all(|status| status.applied_index == status.last_log_index);
+            let settled = statuses
+                .iter()
+                .all(|status| status.applied_index == status.last_log_index);
             (same && settled).then(|| statuses.pop().context("there are no nodes"))
         });
-        outcome.await.and_then(|outcome| outcome).with_context(|| cluster.logs())
+        outcome
+            .await
+            .and_then(|outcome| outcome)
+            .with_context(|| cluster.logs())
     }
 }
 
@@ -63,7 +73,11 @@ mod tests {
     use super::*;
 
     fn shows(index: u64, hash: &str) -> NodeStatus {
-        NodeStatus { state_index: index, state_hash: hash.to_owned(), ..NodeStatus::default() }
+        NodeStatus {
+            state_index: index,
+            state_hash: hash.to_owned(),
+            ..NodeStatus::default()
+        }
     }
 
     #[test]

@@ -20,12 +20,21 @@ impl Disks {
     ///
     /// When folders cannot be made.
     pub fn create(nodes: usize) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("quorate-disks-").tempdir().context("make a folder")?;
+        let folder = tempfile::Builder::new()
+            .prefix("quorate-disks-")
+            .tempdir()
+            .context("make a folder")?;
         let disk = |node| {
             let path = folder.path();
-            FaultyDisk::create(path.join(format!("node-{node}")), path.join(format!("journal-{node}")))
+            FaultyDisk::create(
+                path.join(format!("node-{node}")),
+                path.join(format!("journal-{node}")),
+            )
         };
-        let disks = (0..nodes).map(disk).collect::<Result<_, _>>().context("make the disks")?;
+        let disks = (0..nodes)
+            .map(disk)
+            .collect::<Result<_, _>>()
+            .context("make the disks")?;
         Ok(Self { disks, folder })
     }
 
@@ -60,7 +69,10 @@ impl Disks {
         ensure!(!cluster.is_running(node), "node {node} runs");
         let disk = self.of(node);
         let counters = disk.control()?.counters()?;
-        ensure!(counters.syncs > 0 && counters.writes > 0, "the shim saw nothing of node {node}: {counters:?}");
+        ensure!(
+            counters.syncs > 0 && counters.writes > 0,
+            "the shim saw nothing of node {node}: {counters:?}"
+        );
         let variant = Variant::draw(seed);
         let report = disk.lose_power(seed, variant, Names::Drawn)?;
         eprintln!("node {node} loses power (seed {seed}, pages kept: {variant}): {report}");

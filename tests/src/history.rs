@@ -130,6 +130,10 @@ pub struct Progress {
     pub settled: usize,
     /// Deliveries of messages that had been leased before.
     pub redelivered: usize,
+    /// Publishes and settlements of unknown outcome.
+    pub unknown: usize,
+    /// Settlements that were refused, most of them for a stale token.
+    pub refused: usize,
 }
 
 impl MessageId {
@@ -140,7 +144,10 @@ impl MessageId {
     /// When the text is of another form.
     pub fn parse(text: &str) -> Result<Self> {
         let parts = text.split_once('-').and_then(|(index, number)| {
-            Some(Self { index: index.parse().ok()?, number: number.parse().ok()? })
+            Some(Self {
+                index: index.parse().ok()?,
+                number: number.parse().ok()?,
+            })
         });
         parts.with_context(|| format!("{text:?} is not a message id"))
     }
@@ -172,7 +179,10 @@ impl<T> Outcome<T> {
 
 impl Default for Recorder {
     fn default() -> Self {
-        Self { start: Instant::now(), history: Arc::default() }
+        Self {
+            start: Instant::now(),
+            history: Arc::default(),
+        }
     }
 }
 
@@ -217,11 +227,31 @@ impl Recorder {
     /// How much has happened so far.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        self.write(|history| Progress {
-            confirmed: history.publishes.iter().filter(|publish| publish.outcome.done().is_some()).count(),
-            delivered: history.deliveries.len(),
-            settled: history.settles.iter().filter(|settle| settle.outcome.done().is_some()).count(),
-            redelivered: history.deliveries.iter().filter(|delivery| delivery.redelivered).count(),
+        self.write(|history| {
+            let mut progress = Progress {
+                delivered: history.deliveries.len(),
+                ..Progress::default()
+            };
+            progress.redelivered = history
+                .deliveries
+                .iter()
+                .filter(|delivery| delivery.redelivered)
+                .count();
+            for publish in &history.publishes {
+                match publish.outcome {
+                    Outcome::Done(_) => progress.confirmed += 1,
+                    Outcome::Unknown => progress.unknown += 1,
+                    Outcome::Refused(_) => {}
+                }
+            }
+            for settle in &history.settles {
+                match settle.outcome {
+                    Outcome::Done(()) => progress.settled += 1,
+                    Outcome::Unknown => progress.unknown += 1,
+                    Outcome::Refused(_) => progress.refused += 1,
+                }
+            }
+            progress
         })
     }
 
@@ -242,7 +272,10 @@ impl History {
     pub fn leases(&self) -> BTreeMap<(&str, MessageId), Vec<&Delivery>> {
         let mut leases: BTreeMap<_, Vec<&Delivery>> = BTreeMap::new();
         for delivery in &self.deliveries {
-            leases.entry((delivery.queue.as_str(), delivery.message)).or_default().push(delivery);
+            leases
+                .entry((delivery.queue.as_str(), delivery.message))
+                .or_default()
+                .push(delivery);
         }
         for of_message in leases.values_mut() {
             of_message.sort_by_key(|delivery| delivery.fence);

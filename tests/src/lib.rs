@@ -65,5 +65,8 @@ pub fn seed(test: &str) -> u64 {
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
+    )
 }

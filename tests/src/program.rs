@@ -19,8 +19,13 @@ pub fn path() -> Result<PathBuf> {
         return Ok(path.into());
     }
     let executable = std::env::current_exe().context("find this executable")?;
-    let mut folders = executable.ancestors().skip(1).map(|folder| folder.join("quorate"));
-    folders.find(|path| path.is_file()).context("no binary: start a cluster first, which builds it")
+    let mut folders = executable
+        .ancestors()
+        .skip(1)
+        .map(|folder| folder.join("quorate"));
+    folders
+        .find(|path| path.is_file())
+        .context("no binary: start a cluster first, which builds it")
 }
 
 /// What an operator command came to.
@@ -56,7 +61,10 @@ pub fn at<A: AsRef<OsStr>>(endpoints: &str, arguments: &[A]) -> Result<Told> {
 
 fn told(output: Output) -> Result<Told> {
     Ok(Told {
-        code: output.status.code().with_context(|| format!("it ended by {}", output.status))?,
+        code: output
+            .status
+            .code()
+            .with_context(|| format!("it ended by {}", output.status))?,
         output: String::from_utf8(output.stdout).context("standard output")?,
         error: String::from_utf8(output.stderr).context("standard error")?,
     })

@@ -32,7 +32,10 @@ struct RpcStatus {
 /// When nobody listens there.
 pub async fn channel(address: &str) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
-    endpoint.connect().await.with_context(|| format!("connect to {address}"))
+    endpoint
+        .connect()
+        .await
+        .with_context(|| format!("connect to {address}"))
 }
 
 /// The broker service at `host:port`, without limits of the client's own.
@@ -42,7 +45,9 @@ pub async fn channel(address: &str) -> Result<Channel> {
 /// When nobody listens there.
 pub async fn broker(address: &str) -> Result<BrokerClient<Channel>> {
     let client = BrokerClient::new(channel(address).await?);
-    Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
+    Ok(client
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX))
 }
 
 /// The cluster service at `host:port`.
@@ -62,7 +67,10 @@ pub async fn cluster(address: &str) -> Result<ClusterClient<Channel>> {
 #[must_use]
 pub fn detail(status: &Status) -> v1::ErrorDetail {
     let found = RpcStatus::decode(status.details()).ok().and_then(|rpc| {
-        let any = rpc.details.into_iter().find(|any| any.type_url == v1::ERROR_DETAIL_TYPE_URL)?;
+        let any = rpc
+            .details
+            .into_iter()
+            .find(|any| any.type_url == v1::ERROR_DETAIL_TYPE_URL)?;
         v1::ErrorDetail::decode(any.value.as_slice()).ok()
     });
     found.unwrap_or_else(|| panic!("an error without a detail: {status:?}"))
@@ -71,26 +79,44 @@ pub fn detail(status: &Status) -> v1::ErrorDetail {
 /// A message with only a body.
 #[must_use]
 pub fn message(body: impl Into<Bytes>) -> v1::OutgoingMessage {
-    v1::OutgoingMessage { body: body.into(), ..Default::default() }
+    v1::OutgoingMessage {
+        body: body.into(),
+        ..Default::default()
+    }
 }
 
 /// A publish of one message with only a body.
 #[must_use]
 pub fn publish(queue: &str, body: impl Into<Bytes>) -> v1::PublishRequest {
-    v1::PublishRequest { request_id: None, queue: queue.to_owned(), messages: vec![message(body)] }
+    v1::PublishRequest {
+        request_id: None,
+        queue: queue.to_owned(),
+        messages: vec![message(body)],
+    }
 }
 
 /// A pull of up to `max_messages` with a long lease.
 #[must_use]
 pub fn lease(queue: &str, max_messages: u32) -> v1::LeaseRequest {
-    v1::LeaseRequest { queue: queue.to_owned(), max_messages, lease_ms: 600_000, ..Default::default() }
+    v1::LeaseRequest {
+        queue: queue.to_owned(),
+        max_messages,
+        lease_ms: 600_000,
+        ..Default::default()
+    }
 }
 
 /// One settlement.
 #[must_use]
 pub fn settle(token: &str, verdict: v1::settlement::Verdict) -> v1::SettleRequest {
-    let settlement = v1::Settlement { token: token.to_owned(), verdict: Some(verdict) };
-    v1::SettleRequest { request_id: None, settlements: vec![settlement] }
+    let settlement = v1::Settlement {
+        token: token.to_owned(),
+        verdict: Some(verdict),
+    };
+    v1::SettleRequest {
+        request_id: None,
+        settlements: vec![settlement],
+    }
 }
 
 /// Any call that changes something.
@@ -132,10 +158,10 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The answer but for its place in the log: a repeat is an entry of its own,
-    /// and its answer names that.
+    /// The answer but for the term of its commit, which is that of the leader
+    /// that answers.
     #[must_use]
-    pub fn without_commit(mut self) -> Self {
+    pub fn without_term(mut self) -> Self {
         let commit = match &mut self {
             Self::Declared(answer) => &mut answer.commit,
             Self::Updated(answer) => &mut answer.commit,
@@ -145,7 +171,9 @@ impl Answer {
             Self::Leased(answer) => &mut answer.commit,
             Self::Settled(answer) => &mut answer.commit,
         };
-        *commit = None;
+        if let Some(commit) = commit {
+            commit.term = 0;
+        }
         self
     }
 }
@@ -175,7 +203,9 @@ impl Mutation {
     /// half a minute.
     pub async fn send(self, broker: &BrokerClient<Channel>) -> Result<Answer, Status> {
         let late = |_| Status::deadline_exceeded("no answer within half a minute");
-        timeout(Duration::from_secs(30), self.send_and_wait(broker)).await.map_err(late)?
+        timeout(Duration::from_secs(30), self.send_and_wait(broker))
+            .await
+            .map_err(late)?
     }
 
     async fn send_and_wait(self, broker: &BrokerClient<Channel>) -> Result<Answer, Status> {

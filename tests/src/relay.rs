@@ -36,12 +36,21 @@ impl Relay {
     ///
     /// When it cannot listen.
     pub async fn to(target: &str) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("listen")?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .context("listen")?;
         let address = listener.local_addr().context("listen")?;
-        let switches = Arc::new(Switches { swallow: AtomicBool::new(false), budget: AtomicU64::new(u64::MAX) });
+        let switches = Arc::new(Switches {
+            swallow: AtomicBool::new(false),
+            budget: AtomicU64::new(u64::MAX),
+        });
         let mut connections = JoinSet::new();
         connections.spawn(accept(listener, target.to_owned(), Arc::clone(&switches)));
-        Ok(Self { address, switches, _connections: connections })
+        Ok(Self {
+            address,
+            switches,
+            _connections: connections,
+        })
     }
 
     /// Where to connect, `host:port`.
@@ -64,7 +73,9 @@ impl Relay {
 async fn accept(listener: TcpListener, target: String, switches: Arc<Switches>) {
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
-        let Ok(server) = TcpStream::connect(&target).await else { continue };
+        let Ok(server) = TcpStream::connect(&target).await else {
+            continue;
+        };
         connections.spawn(relay(client, server, Arc::clone(&switches)));
     }
 }

@@ -47,7 +47,9 @@ pub struct Verdict {
 pub fn small_snapshots(nodes: usize) -> Builder {
     let builder = Cluster::builder(nodes);
     let builder = builder.setting("log", "info,openraft=warn");
-    builder.setting("snapshot-log-bytes", "128KiB").setting("log-keep-bytes", "64KiB")
+    builder
+        .setting("snapshot-log-bytes", "128KiB")
+        .setting("log-keep-bytes", "64KiB")
 }
 
 impl Trial {
@@ -68,7 +70,14 @@ impl Trial {
     pub async fn on(cluster: Cluster, seed: u64) -> Result<Self> {
         let recorder = Recorder::default();
         let load = Load::start(&cluster.endpoints(), Mix::default(), seed, &recorder).await?;
-        Ok(Self { cluster, recorder, hashes: Hashes::default(), seed, expected_errors: Vec::new(), load })
+        Ok(Self {
+            cluster,
+            recorder,
+            hashes: Hashes::default(),
+            seed,
+            expected_errors: Vec::new(),
+            load,
+        })
     }
 
     /// Waits until the load has got some way further: messages confirmed,
@@ -95,7 +104,13 @@ impl Trial {
             got_on.then_some(Ok(()))
         });
         let outcome = outcome.await.and_then(|outcome| outcome);
-        outcome.with_context(|| format!("{:?}, before {before:?}{}", self.recorder.progress(), self.cluster.logs()))
+        outcome.with_context(|| {
+            format!(
+                "{:?}, before {before:?}{}",
+                self.recorder.progress(),
+                self.cluster.logs()
+            )
+        })
     }
 
     /// Kills these nodes in one moment: none acts on the death of another.
@@ -132,7 +147,14 @@ impl Trial {
     ///
     /// When a promise was broken, or any of this does not come to an end.
     pub async fn finish(self) -> Result<(Verdict, Cluster)> {
-        let Self { cluster, recorder, hashes, seed, expected_errors, load } = self;
+        let Self {
+            cluster,
+            recorder,
+            hashes,
+            seed,
+            expected_errors,
+            load,
+        } = self;
         load.stop().await?;
         let client = Client::connect(cluster.endpoints()).await?;
         let queues = [QUEUE, DEAD_LETTER_QUEUE];
@@ -145,7 +167,13 @@ impl Trial {
             counts.insert(queue.to_owned(), client.describe_queue(queue).await?.counts);
         }
         let history = recorder.history();
-        let violations = checker::check(&history, &Ends { counts, deliveries_max: DELIVERIES_MAX });
+        let violations = checker::check(
+            &history,
+            &Ends {
+                counts,
+                deliveries_max: DELIVERIES_MAX,
+            },
+        );
         let shown: Vec<String> = violations.iter().take(20).map(ToString::to_string).collect();
         ensure!(
             violations.is_empty(),
@@ -173,9 +201,16 @@ const LIBRARY: &str = " ERROR openraft::";
 pub fn no_bugs_in_logs(cluster: &Cluster, expected: &[&str]) -> Result<()> {
     for node in 0..cluster.node_count() {
         let log = fs::read_to_string(cluster.log_file(node)).context("read the log of a node")?;
-        let is_expected = |line: &str| expected.iter().chain([&LIBRARY]).any(|words| line.contains(words));
+        let is_expected = |line: &str| {
+            expected
+                .iter()
+                .chain([&LIBRARY])
+                .any(|words| line.contains(words))
+        };
         let is_error = |line: &str| line.contains(" ERROR ") && !is_expected(line);
-        let bug = log.lines().find(|line| line.contains("panicked at") || is_error(line));
+        let bug = log
+            .lines()
+            .find(|line| line.contains("panicked at") || is_error(line));
         ensure!(bug.is_none(), "node {node} says: {}", bug.unwrap_or_default());
     }
     Ok(())

@@ -17,6 +17,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::body;
 use crate::history::{Delivery, MessageId, Outcome, Publish, Recorder, Settle, Wish};
@@ -27,6 +28,9 @@ pub const QUEUE: &str = "jobs";
 pub const DEAD_LETTER_QUEUE: &str = "failed";
 /// Most attempts in each queue.
 pub const DELIVERIES_MAX: u32 = 5;
+
+/// How long participants may take to end: longer than any call.
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// Who takes part, and how hard they work.
 #[derive(Clone, Debug)]
@@ -49,6 +53,9 @@ pub struct Mix {
     pub backlog_max: u64,
     /// A call may take this long before its outcome is unknown.
     pub timeout: Duration,
+    /// And this long with the last participant of each kind, who gives up while
+    /// the others still wait for a new leader.
+    pub timeout_impatient: Duration,
 }
 
 impl Default for Mix {
@@ -63,6 +70,7 @@ impl Default for Mix {
             lease: Duration::from_secs(2),
             backlog_max: 400,
             timeout: Duration::from_secs(20),
+            timeout_impatient: Duration::from_millis(500),
         }
     }
 }
@@ -72,8 +80,8 @@ impl Default for Mix {
 pub struct Load {
     publishing: watch::Sender<bool>,
     consuming: watch::Sender<bool>,
-    publishers: JoinSet<()>,
-    workers: JoinSet<()>,
+    publishers: JoinSet<&'static str>,
+    workers: JoinSet<&'static str>,
 }
 
 /// What every participant has.
@@ -81,6 +89,7 @@ pub struct Load {
 struct Participant {
     number: u32,
     endpoints: Vec<String>,
+    timeout: Duration,
     mix: Mix,
     seed: u64,
     recorder: Recorder,
@@ -107,17 +116,24 @@ impl Load {
     ///
     /// When the queues cannot be declared.
     pub async fn start(endpoints: &[String], mix: Mix, seed: u64, recorder: &Recorder) -> Result<Self> {
-        let client = Client::connect(endpoints.to_vec()).await.context("find the leader")?;
-        client.declare_queue(DEAD_LETTER_QUEUE).max_deliveries(DELIVERIES_MAX).send().await?;
+        let client = Client::connect(endpoints.to_vec())
+            .await
+            .context("find the leader")?;
+        client
+            .declare_queue(DEAD_LETTER_QUEUE)
+            .max_deliveries(DELIVERIES_MAX)
+            .send()
+            .await?;
         let declare = client.declare_queue(QUEUE).max_deliveries(DELIVERIES_MAX);
         declare.dead_letter_queue(DEAD_LETTER_QUEUE).send().await?;
 
         let (publishing, consuming) = (watch::Sender::new(true), watch::Sender::new(true));
         let (mut publishers, mut workers) = (JoinSet::new(), JoinSet::new());
         let backlog = Arc::new(AtomicU64::new(0));
-        let participant = |number, running: &watch::Sender<bool>| Participant {
+        let participant = |number, last: bool, running: &watch::Sender<bool>| Participant {
             number,
             endpoints: endpoints.to_vec(),
+            timeout: if last { mix.timeout_impatient } else { mix.timeout },
             mix: mix.clone(),
             seed: seed ^ (u64::from(number) << 32),
             recorder: recorder.clone(),
@@ -125,7 +141,7 @@ impl Load {
             running: running.subscribe(),
         };
         for number in 0..mix.publishers {
-            let publisher = participant(number, &publishing);
+            let publisher = participant(number, number + 1 == mix.publishers, &publishing);
             if number % 2 == 0 {
                 publishers.spawn(publisher.publish_streaming());
             } else {
@@ -133,12 +149,17 @@ impl Load {
             }
         }
         for number in 0..mix.consumers {
-            workers.spawn(participant(1_000 + number, &consuming).consume());
+            workers.spawn(participant(1_000 + number, number + 1 == mix.consumers, &consuming).consume());
         }
         for number in 0..mix.pullers {
-            workers.spawn(participant(2_000 + number, &consuming).pull());
+            workers.spawn(participant(2_000 + number, number + 1 == mix.pullers, &consuming).pull());
         }
-        Ok(Self { publishing, consuming, publishers, workers })
+        Ok(Self {
+            publishing,
+            consuming,
+            publishers,
+            workers,
+        })
     }
 
     /// Ends everybody and waits for the answers that they still get, or do not
@@ -149,15 +170,24 @@ impl Load {
     /// When a participant panicked.
     pub async fn stop(mut self) -> Result<()> {
         self.publishing.send_replace(false);
-        while let Some(ended) = self.publishers.join_next().await {
-            ended.context("a publisher")?;
-        }
+        end(&mut self.publishers).await.context("publishers")?;
         self.consuming.send_replace(false);
-        while let Some(ended) = self.workers.join_next().await {
-            ended.context("a worker")?;
-        }
-        Ok(())
+        end(&mut self.workers).await.context("workers")
     }
+}
+
+/// Waits for the end of tasks that were told to end.
+async fn end(tasks: &mut JoinSet<&'static str>) -> Result<()> {
+    let count = tasks.len();
+    let mut ended = Vec::new();
+    let all = async {
+        while let Some(task) = tasks.join_next().await {
+            ended.push(task?);
+        }
+        anyhow::Ok(())
+    };
+    let outcome = timeout(END_LIMIT, all).await;
+    outcome.with_context(|| format!("of {count} tasks only these have ended: {ended:?}"))?
 }
 
 /// Takes and acks what is left in the queues, until nothing is.
@@ -170,7 +200,11 @@ pub async fn drain(client: &Client, queues: &[&str], recorder: &Recorder) -> Res
     let last = wait_until("the queues to be empty", Duration::from_secs(120), async || {
         let mut left = 0;
         for queue in queues {
-            let pull = client.lease(*queue).max(100).lease(LEASE).wait(Duration::from_millis(100));
+            let pull = client
+                .lease(*queue)
+                .max(100)
+                .lease(LEASE)
+                .wait(Duration::from_millis(100));
             for delivery in pull.send().await.ok()? {
                 recorder.delivery(received(&delivery, LEASE, true, recorder));
                 let token = delivery.token().to_owned();
@@ -185,9 +219,13 @@ pub async fn drain(client: &Client, queues: &[&str], recorder: &Recorder) -> Res
 }
 
 impl Participant {
-    async fn client(&self) -> Client {
-        let builder = Client::builder().endpoints(self.endpoints.clone()).timeout(self.mix.timeout);
-        builder.connect_lazy().expect("the endpoints of a cluster are well-formed")
+    fn client(&self) -> Client {
+        let builder = Client::builder()
+            .endpoints(self.endpoints.clone())
+            .timeout(self.timeout);
+        builder
+            .connect_lazy()
+            .expect("the endpoints of a cluster are well-formed")
     }
 
     fn rng(&self) -> StdRng {
@@ -216,7 +254,12 @@ impl Participant {
         if outcome.done().is_some() {
             self.backlog.fetch_add(1, Ordering::Relaxed);
         }
-        self.recorder.publish(Publish { key, publisher: self.number, queue: QUEUE.to_owned(), outcome });
+        self.recorder.publish(Publish {
+            key,
+            publisher: self.number,
+            queue: QUEUE.to_owned(),
+            outcome,
+        });
     }
 
     async fn wait_for_room(&self) {
@@ -225,8 +268,8 @@ impl Participant {
         }
     }
 
-    async fn publish_streaming(self) {
-        let publisher = self.client().await.publisher(QUEUE).window(self.mix.window).start();
+    async fn publish_streaming(self) -> &'static str {
+        let publisher = self.client().publisher(QUEUE).window(self.mix.window).start();
         let mut confirms = JoinSet::new();
         for count in 0.. {
             self.wait_for_room().await;
@@ -237,39 +280,56 @@ impl Participant {
             let confirm = publisher.send(body::of(key)).await;
             let this = self.clone();
             confirms.spawn(async move {
-                this.published(key, Outcome::of(confirm.await, |published| id(published.message_id())));
+                this.published(
+                    key,
+                    Outcome::of(confirm.await, |published| id(published.message_id())),
+                );
             });
             while confirms.try_join_next().is_some() {}
         }
         publisher.close().await;
         confirms.join_all().await;
+        "streaming publisher"
     }
 
-    async fn publish_calling(self) {
-        let (client, mut rng) = (self.client().await, self.rng());
+    async fn publish_calling(self) -> &'static str {
+        let (client, mut rng) = (self.client(), self.rng());
         let mut count = 0;
         while self.is_running() {
             self.wait_for_room().await;
-            let keys: Vec<u64> = (0..rng.random_range(1..=4)).map(|more| self.key(count + more)).collect();
+            let keys: Vec<u64> = (0..rng.random_range(1..=4))
+                .map(|more| self.key(count + more))
+                .collect();
             count += u32::try_from(keys.len()).expect("a few");
             let messages = keys.iter().map(|&key| body::of(key).into());
-            let outcome = Outcome::of(client.publish_all(QUEUE, messages).await, |published| published.message_ids);
+            let outcome = Outcome::of(client.publish_all(QUEUE, messages).await, |published| {
+                published.message_ids
+            });
             for (place, &key) in keys.iter().enumerate() {
-                self.published(key, match &outcome {
-                    Outcome::Done(ids) => Outcome::Done(id(&ids[place])),
-                    Outcome::Refused(reason) => Outcome::Refused(*reason),
-                    Outcome::Unknown => Outcome::Unknown,
-                });
+                self.published(
+                    key,
+                    match &outcome {
+                        Outcome::Done(ids) => Outcome::Done(id(&ids[place])),
+                        Outcome::Refused(reason) => Outcome::Refused(*reason),
+                        Outcome::Unknown => Outcome::Unknown,
+                    },
+                );
             }
         }
+        "calling publisher"
     }
 
-    async fn consume(self) {
-        let (client, mut rng) = (self.client().await, self.rng());
+    async fn consume(self) -> &'static str {
+        let (client, mut rng) = (self.client(), self.rng());
         let (mut acts, mut forgotten) = (JoinSet::new(), Vec::new());
         while self.is_running() {
-            let consume = client.consume(QUEUE).prefetch(self.mix.prefetch).lease(self.mix.lease);
-            let Ok(mut consumer) = consume.open().await else { continue };
+            let consume = client
+                .consume(QUEUE)
+                .prefetch(self.mix.prefetch)
+                .lease(self.mix.lease);
+            let Ok(mut consumer) = consume.open().await else {
+                continue;
+            };
             for _ in 0..rng.random_range(20..400) {
                 let delivery = tokio::select! {
                     () = self.told_to_end() => break,
@@ -286,14 +346,18 @@ impl Participant {
             consumer.close().await;
         }
         acts.join_all().await;
+        "consumer"
     }
 
-    async fn pull(self) {
-        let (client, mut rng) = (self.client().await, self.rng());
+    async fn pull(self) -> &'static str {
+        let (client, mut rng) = (self.client(), self.rng());
         let (mut acts, mut forgotten) = (JoinSet::new(), Vec::new());
         while self.is_running() {
             let pull = client.lease(QUEUE).max(self.mix.pull_max).lease(self.mix.lease);
-            let deliveries = pull.wait(Duration::from_millis(rng.random_range(0..300))).send().await;
+            let deliveries = pull
+                .wait(Duration::from_millis(rng.random_range(0..300)))
+                .send()
+                .await;
             for delivery in deliveries.unwrap_or_default() {
                 self.received(&delivery, true);
                 match draw(&mut rng) {
@@ -305,14 +369,19 @@ impl Participant {
             while acts.len() > 4 * self.mix.pull_max as usize && acts.join_next().await.is_some() {}
         }
         acts.join_all().await;
+        "puller"
     }
 
     fn received(&self, delivery: &quorate_client::Delivery, pulled: bool) {
-        self.recorder.delivery(received(delivery, self.mix.lease, pulled, &self.recorder));
+        self.recorder
+            .delivery(received(delivery, self.mix.lease, pulled, &self.recorder));
     }
 
     fn act(&self, acts: &mut JoinSet<()>, client: &Client, act: Act, delivery: quorate_client::Delivery) {
-        let worker = Worker { client: client.clone(), participant: self.clone() };
+        let worker = Worker {
+            client: client.clone(),
+            participant: self.clone(),
+        };
         acts.spawn(async move { worker.carry_out(act, delivery).await });
         while acts.try_join_next().is_some() {}
     }
@@ -341,8 +410,10 @@ impl Worker {
             }
             Act::ExtendThenAck => {
                 let extending = delivery.extend(self.participant.mix.lease);
-                recorded(recorder, token.clone(), Wish::Extend, async { extending.await.map(|()| Settled::default()) })
-                    .await;
+                recorded(recorder, token.clone(), Wish::Extend, async {
+                    extending.await.map(|()| Settled::default())
+                })
+                .await;
                 let outcome = recorded(recorder, token, Wish::Ack, delivery.ack()).await;
                 self.settled(Wish::Ack, &outcome);
             }
@@ -371,7 +442,10 @@ impl Worker {
     fn settled(&self, wish: Wish, outcome: &Outcome<()>) {
         if matches!(wish, Wish::Ack | Wish::DeadLetter) && outcome.done().is_some() {
             let less = |backlog: u64| Some(backlog.saturating_sub(1));
-            let _ = self.participant.backlog.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            let _ = self
+                .participant
+                .backlog
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
     }
 }
@@ -398,7 +472,13 @@ async fn recorded(
 ) -> Outcome<()> {
     let invoked = recorder.now();
     let outcome = Outcome::of(settling.await, |_| ());
-    recorder.settle(Settle { token, wish, invoked, answered: recorder.now(), outcome: outcome.clone() });
+    recorder.settle(Settle {
+        token,
+        wish,
+        invoked,
+        answered: recorder.now(),
+        outcome: outcome.clone(),
+    });
     outcome
 }
 

@@ -30,10 +30,16 @@ impl WrongClock {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/wrong_clock.c");
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
         let mut command = Command::new(compiler);
-        command.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source);
+        command
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(&library)
+            .arg(source);
         let status = command.status().context("run the C compiler")?;
         ensure!(status.success(), "the C compiler failed: {status}");
-        Ok(Self { library, _folder: folder })
+        Ok(Self {
+            library,
+            _folder: folder,
+        })
     }
 
     /// Lets a node's clock be that far ahead.

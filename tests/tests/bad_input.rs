@@ -37,7 +37,11 @@ impl Scene {
         let leader = cluster.leader().await?;
         let broker = raw::broker(&cluster.endpoint(leader)).await?;
         cluster.client().await?.declare_queue("jobs").send().await?;
-        Ok(Self { cluster, leader, broker })
+        Ok(Self {
+            cluster,
+            leader,
+            broker,
+        })
     }
 
     /// The call is refused for the reason, and the text says what is the matter.
@@ -59,9 +63,18 @@ impl Scene {
 
 fn refused(status: &Status, reason: Reason, text: &str) -> Result<()> {
     let detail = raw::detail(status);
-    ensure!(detail.reason() == reason, "refused as {:?}: {}", detail.reason(), detail.message);
+    ensure!(
+        detail.reason() == reason,
+        "refused as {:?}: {}",
+        detail.reason(),
+        detail.message
+    );
     ensure!(!detail.may_have_applied, "it may have been applied: {detail:?}");
-    ensure!(detail.message.contains(text), "{:?} does not say {text:?}", detail.message);
+    ensure!(
+        detail.message.contains(text),
+        "{:?} does not say {text:?}",
+        detail.message
+    );
     Ok(())
 }
 
@@ -70,20 +83,38 @@ async fn names_that_are_none() -> Result<()> {
     let scene = Scene::set().await?;
     let call = Mutation::Publish(raw::publish("nowhere", "x"));
     scene.refuses(call, Reason::QueueNotFound, "nowhere").await?;
-    let bad = [String::new(), "x".repeat(256), "a\nb".to_owned(), "\u{0}".to_owned(), " padded ".to_owned()];
+    let bad = [
+        String::new(),
+        "x".repeat(256),
+        "a\nb".to_owned(),
+        "\u{0}".to_owned(),
+        " padded ".to_owned(),
+    ];
     for name in bad {
-        let declare = v1::DeclareQueueRequest { name: name.clone(), ..Default::default() };
+        let declare = v1::DeclareQueueRequest {
+            name: name.clone(),
+            ..Default::default()
+        };
         for call in [
             Mutation::Declare(declare),
             Mutation::Publish(raw::publish(&name, "x")),
             Mutation::Lease(raw::lease(&name, 1)),
-            Mutation::Purge(v1::PurgeQueueRequest { name: name.clone(), ..Default::default() }),
-            Mutation::Delete(v1::DeleteQueueRequest { name: name.clone(), ..Default::default() }),
+            Mutation::Purge(v1::PurgeQueueRequest {
+                name: name.clone(),
+                ..Default::default()
+            }),
+            Mutation::Delete(v1::DeleteQueueRequest {
+                name: name.clone(),
+                ..Default::default()
+            }),
         ] {
             scene.refuses(call, Reason::InvalidArgument, "name").await?;
         }
     }
-    let longest = v1::DeclareQueueRequest { name: "ü".repeat(127) + "x", ..Default::default() };
+    let longest = v1::DeclareQueueRequest {
+        name: "ü".repeat(127) + "x",
+        ..Default::default()
+    };
     Mutation::Declare(longest).send(&scene.broker).await?;
     scene.no_harm().await
 }
@@ -93,20 +124,44 @@ async fn messages_that_are_too_large() -> Result<()> {
     let scene = Scene::set().await?;
     let body = |bytes| Bytes::from(vec![7; bytes]);
     let call = Mutation::Publish(raw::publish("jobs", body(BODY_MAX + 1)));
-    scene.refuses(call, Reason::MessageTooLarge, &BODY_MAX.to_string()).await?;
+    scene
+        .refuses(call, Reason::MessageTooLarge, &BODY_MAX.to_string())
+        .await?;
     // Beyond what the node reads at all.
-    let status = Mutation::Publish(raw::publish("jobs", body(64 << 20))).send(&scene.broker).await;
+    let status = Mutation::Publish(raw::publish("jobs", body(64 << 20)))
+        .send(&scene.broker)
+        .await;
     ensure!(status.is_err(), "64 MiB were taken");
 
     let with_header = |bytes: usize| {
         let headers = [("k".to_owned(), "v".repeat(bytes - 1))].into();
-        let message = v1::OutgoingMessage { headers, ..raw::message("x") };
-        Mutation::Publish(v1::PublishRequest { messages: vec![message], ..raw::publish("jobs", "") })
+        let message = v1::OutgoingMessage {
+            headers,
+            ..raw::message("x")
+        };
+        Mutation::Publish(v1::PublishRequest {
+            messages: vec![message],
+            ..raw::publish("jobs", "")
+        })
     };
-    scene.refuses(with_header(HEADERS_MAX + 1), Reason::HeadersTooLarge, &HEADERS_MAX.to_string()).await?;
-    with_header(HEADERS_MAX).send(&scene.broker).await.context("headers of 64 KiB")?;
+    scene
+        .refuses(
+            with_header(HEADERS_MAX + 1),
+            Reason::HeadersTooLarge,
+            &HEADERS_MAX.to_string(),
+        )
+        .await?;
+    with_header(HEADERS_MAX)
+        .send(&scene.broker)
+        .await
+        .context("headers of 64 KiB")?;
 
-    let count = |count| Mutation::Publish(v1::PublishRequest { messages: vec![raw::message("x"); count], ..raw::publish("jobs", "") });
+    let count = |count| {
+        Mutation::Publish(v1::PublishRequest {
+            messages: vec![raw::message("x"); count],
+            ..raw::publish("jobs", "")
+        })
+    };
     for bad in [0, 4_097] {
         scene.refuses(count(bad), Reason::InvalidArgument, "4096").await?;
     }
@@ -115,9 +170,22 @@ async fn messages_that_are_too_large() -> Result<()> {
     let client = scene.cluster.client().await?;
     client.declare_queue("sizes").send().await?;
     for bytes in [BODY_MAX, 0] {
-        client.publish("sizes", body(bytes)).await.with_context(|| format!("a body of {bytes} bytes"))?;
-        let delivery = client.lease("sizes").wait(Duration::from_secs(10)).send().await?.pop().context("it comes")?;
-        ensure!(*delivery.body() == body(bytes), "it came as {} bytes", delivery.body().len());
+        client
+            .publish("sizes", body(bytes))
+            .await
+            .with_context(|| format!("a body of {bytes} bytes"))?;
+        let delivery = client
+            .lease("sizes")
+            .wait(Duration::from_secs(10))
+            .send()
+            .await?
+            .pop()
+            .context("it comes")?;
+        ensure!(
+            *delivery.body() == body(bytes),
+            "it came as {} bytes",
+            delivery.body().len()
+        );
         delivery.ack().await?;
     }
     scene.no_harm().await
@@ -128,27 +196,60 @@ async fn tokens_that_are_not_current() -> Result<()> {
     let scene = Scene::set().await?;
     let mut broker = scene.broker.clone();
     broker.publish(raw::publish("jobs", "x")).await?;
-    let token = broker.lease(raw::lease("jobs", 1)).await?.into_inner().deliveries[0].token.clone();
+    let token = broker.lease(raw::lease("jobs", 1)).await?.into_inner().deliveries[0]
+        .token
+        .clone();
 
-    for malformed in ["", "x", "1.2.3", "-1.0.0.0", "99999999999999999999999.1.1.1", &"9".repeat(100_000)] {
+    for malformed in [
+        "",
+        "x",
+        "1.2.3",
+        "-1.0.0.0",
+        "99999999999999999999999.1.1.1",
+        &"9".repeat(100_000),
+    ] {
         let call = Mutation::Settle(raw::settle(malformed, Verdict::Ack(v1::Ack {})));
         scene.refuses(call, Reason::InvalidArgument, "token").await?;
     }
     let without = v1::SettleRequest {
-        settlements: vec![v1::Settlement { token: token.clone(), verdict: None }],
+        settlements: vec![v1::Settlement {
+            token: token.clone(),
+            verdict: None,
+        }],
         ..Default::default()
     };
-    scene.refuses(Mutation::Settle(without), Reason::InvalidArgument, "verdict").await?;
-    scene.refuses(Mutation::Settle(v1::SettleRequest::default()), Reason::InvalidArgument, "settlements").await?;
+    scene
+        .refuses(Mutation::Settle(without), Reason::InvalidArgument, "verdict")
+        .await?;
+    scene
+        .refuses(
+            Mutation::Settle(v1::SettleRequest::default()),
+            Reason::InvalidArgument,
+            "settlements",
+        )
+        .await?;
 
     let client = scene.cluster.client().await?;
-    ensure!(client.ack([token.as_str()]).await?[0].is_ok(), "the first ack is done");
+    ensure!(
+        client.ack([token.as_str()]).await?[0].is_ok(),
+        "the first ack is done"
+    );
     let extend = ClientVerdict::Extend { lease: None };
-    let nack = ClientVerdict::Nack { delay: None, reason: String::new() };
+    let nack = ClientVerdict::Nack {
+        delay: None,
+        reason: String::new(),
+    };
     for verdict in [ClientVerdict::Ack, nack, ClientVerdict::Release, extend] {
-        let result = client.settle([(token.as_str(), verdict.clone())]).await?.pop().context("one result")?;
+        let result = client
+            .settle([(token.as_str(), verdict.clone())])
+            .await?
+            .pop()
+            .context("one result")?;
         let reason = result.err().and_then(|error| error.reason());
-        ensure!(reason == Some(quorate_client::Reason::StaleLease), "{verdict:?} after the ack: {reason:?}");
+        ensure!(
+            reason == Some(quorate_client::Reason::StaleLease),
+            "{verdict:?} after the ack: {reason:?}"
+        );
     }
     let acked = client.describe_queue("jobs").await?.counts.acked;
     ensure!(acked == 1, "one message was acked {acked} times");
@@ -163,24 +264,60 @@ async fn durations_that_are_absurd() -> Result<()> {
     let settings = |change: fn(&mut v1::QueueSettings, u64)| {
         let mut settings = v1::QueueSettings::default();
         change(&mut settings, ever);
-        Mutation::Declare(v1::DeclareQueueRequest { name: "new".to_owned(), settings: Some(settings), ..Default::default() })
+        Mutation::Declare(v1::DeclareQueueRequest {
+            name: "new".to_owned(),
+            settings: Some(settings),
+            ..Default::default()
+        })
     };
     let message = |change: fn(&mut v1::OutgoingMessage, u64)| {
         let mut message = raw::message("x");
         change(&mut message, ever);
-        Mutation::Publish(v1::PublishRequest { messages: vec![message], ..raw::publish("jobs", "") })
+        Mutation::Publish(v1::PublishRequest {
+            messages: vec![message],
+            ..raw::publish("jobs", "")
+        })
     };
-    let id = v1::RequestId { client: 1, sequence: 1, oldest_unanswered: 1 };
+    let id = v1::RequestId {
+        client: 1,
+        sequence: 1,
+        oldest_unanswered: 1,
+    };
     for (call, field) in [
         (settings(|settings, ms| settings.lease_ms = Some(ms)), "lease"),
         (settings(|settings, ms| settings.message_ttl_ms = Some(ms)), "ttl"),
-        (settings(|settings, ms| settings.backoff_initial_ms = Some(ms)), "backoff"),
-        (settings(|settings, ms| settings.backoff_max_ms = Some(ms)), "backoff"),
+        (
+            settings(|settings, ms| settings.backoff_initial_ms = Some(ms)),
+            "backoff",
+        ),
+        (
+            settings(|settings, ms| settings.backoff_max_ms = Some(ms)),
+            "backoff",
+        ),
         (message(|message, ms| message.delay_ms = ms), "delay"),
         (message(|message, ms| message.ttl_ms = ms), "ttl"),
-        (Mutation::Lease(v1::LeaseRequest { lease_ms: ever, ..raw::lease("jobs", 1) }), "lease"),
-        (Mutation::Lease(v1::LeaseRequest { lease_ms: 99, ..raw::lease("jobs", 1) }), "lease"),
-        (Mutation::Lease(v1::LeaseRequest { wait_ms: ever, ..raw::lease("jobs", 1) }).with_id(id), "wait"),
+        (
+            Mutation::Lease(v1::LeaseRequest {
+                lease_ms: ever,
+                ..raw::lease("jobs", 1)
+            }),
+            "lease",
+        ),
+        (
+            Mutation::Lease(v1::LeaseRequest {
+                lease_ms: 99,
+                ..raw::lease("jobs", 1)
+            }),
+            "lease",
+        ),
+        (
+            Mutation::Lease(v1::LeaseRequest {
+                wait_ms: ever,
+                ..raw::lease("jobs", 1)
+            })
+            .with_id(id),
+            "wait",
+        ),
         (Mutation::Lease(raw::lease("jobs", 0)), "max_messages"),
         (Mutation::Lease(raw::lease("jobs", u32::MAX)), "max_messages"),
     ] {
@@ -188,19 +325,43 @@ async fn durations_that_are_absurd() -> Result<()> {
     }
 
     broker.publish(raw::publish("jobs", "x")).await?;
-    let token = broker.lease(raw::lease("jobs", 1)).await?.into_inner().deliveries[0].token.clone();
+    let token = broker.lease(raw::lease("jobs", 1)).await?.into_inner().deliveries[0]
+        .token
+        .clone();
     for verdict in [
-        Verdict::Nack(v1::Nack { delay_ms: Some(ever), reason: String::new() }),
-        Verdict::Nack(v1::Nack { delay_ms: None, reason: "x".repeat(1_025) }),
-        Verdict::DeadLetter(v1::DeadLetter { reason: "x".repeat(1_025) }),
+        Verdict::Nack(v1::Nack {
+            delay_ms: Some(ever),
+            reason: String::new(),
+        }),
+        Verdict::Nack(v1::Nack {
+            delay_ms: None,
+            reason: "x".repeat(1_025),
+        }),
+        Verdict::DeadLetter(v1::DeadLetter {
+            reason: "x".repeat(1_025),
+        }),
         Verdict::Extend(v1::Extend { lease_ms: ever }),
     ] {
-        let results = broker.settle(raw::settle(&token, verdict.clone())).await?.into_inner().results;
+        let results = broker
+            .settle(raw::settle(&token, verdict.clone()))
+            .await?
+            .into_inner()
+            .results;
         let reason = results[0].error.as_ref().map(v1::ErrorDetail::reason);
-        ensure!(reason == Some(Reason::InvalidArgument), "{verdict:?}: {results:?}");
+        ensure!(
+            reason == Some(Reason::InvalidArgument),
+            "{verdict:?}: {results:?}"
+        );
     }
-    let done = broker.settle(raw::settle(&token, Verdict::Ack(v1::Ack {}))).await?.into_inner().results;
-    ensure!(done[0].error.is_none(), "what was refused has ended the lease: {done:?}");
+    let done = broker
+        .settle(raw::settle(&token, Verdict::Ack(v1::Ack {})))
+        .await?
+        .into_inner()
+        .results;
+    ensure!(
+        done[0].error.is_none(),
+        "what was refused has ended the lease: {done:?}"
+    );
     scene.no_harm().await
 }
 
@@ -208,12 +369,28 @@ async fn durations_that_are_absurd() -> Result<()> {
 async fn credit_that_is_none_or_too_much() -> Result<()> {
     let scene = Scene::set().await?;
     for credit in [0, 65_536, 1 << 32, u64::MAX] {
-        let open = v1::ConsumeOpen { session: 1, queue: "jobs".to_owned(), credit, ..Default::default() };
-        refuses_consume(&scene, vec![v1::consume_request::Request::Open(open)], Reason::InvalidArgument, "credit").await?;
+        let open = v1::ConsumeOpen {
+            session: 1,
+            queue: "jobs".to_owned(),
+            credit,
+            ..Default::default()
+        };
+        refuses_consume(
+            &scene,
+            vec![v1::consume_request::Request::Open(open)],
+            Reason::InvalidArgument,
+            "credit",
+        )
+        .await?;
     }
     let open = |session, queue: &str| {
         let (queue, credit) = (queue.to_owned(), 1);
-        v1::consume_request::Request::Open(v1::ConsumeOpen { session, queue, credit, ..Default::default() })
+        v1::consume_request::Request::Open(v1::ConsumeOpen {
+            session,
+            queue,
+            credit,
+            ..Default::default()
+        })
     };
     refuses_consume(&scene, vec![open(0, "jobs")], Reason::InvalidArgument, "session").await?;
     refuses_consume(&scene, vec![open(1, "nowhere")], Reason::QueueNotFound, "nowhere").await?;
@@ -233,8 +410,12 @@ async fn refuses_consume(
     reason: Reason,
     text: &str,
 ) -> Result<()> {
-    let frames: Vec<_> =
-        requests.iter().map(|request| v1::ConsumeRequest { request: Some(request.clone()) }).collect();
+    let frames: Vec<_> = requests
+        .iter()
+        .map(|request| v1::ConsumeRequest {
+            request: Some(request.clone()),
+        })
+        .collect();
     // A client that stays: the broker has to end the stream.
     let frames = futures_util::StreamExt::chain(stream::iter(frames), stream::pending());
     let answers = scene.broker.clone().consume(frames).await;
@@ -245,8 +426,13 @@ async fn refuses_consume(
     loop {
         match answers.message().await {
             Err(status) => return refused(&status, reason, text),
-            Ok(Some(v1::ConsumeResponse { response: Some(v1::consume_response::Response::Ended(detail)) })) => {
-                ensure!(detail.reason() == reason && detail.message.contains(text), "{requests:?}: {detail:?}");
+            Ok(Some(v1::ConsumeResponse {
+                response: Some(v1::consume_response::Response::Ended(detail)),
+            })) => {
+                ensure!(
+                    detail.reason() == reason && detail.message.contains(text),
+                    "{requests:?}: {detail:?}"
+                );
                 return Ok(());
             }
             Ok(Some(_)) => {}
@@ -280,10 +466,20 @@ async fn a_consumer_that_does_not_read() -> Result<()> {
 
     // It asks for everything and reads nothing.
     let (queue, credit) = ("jobs".to_owned(), 65_535);
-    let open = v1::ConsumeOpen { session: 9, queue, credit, ..Default::default() };
-    let open = v1::ConsumeRequest { request: Some(v1::consume_request::Request::Open(open)) };
+    let open = v1::ConsumeOpen {
+        session: 9,
+        queue,
+        credit,
+        ..Default::default()
+    };
+    let open = v1::ConsumeRequest {
+        request: Some(v1::consume_request::Request::Open(open)),
+    };
     let requests = futures_util::StreamExt::chain(stream::iter([open]), stream::pending());
-    let deaf = raw::broker(&scene.cluster.endpoint(scene.leader)).await?.consume(requests).await?;
+    let deaf = raw::broker(&scene.cluster.endpoint(scene.leader))
+        .await?
+        .consume(requests)
+        .await?;
     let taken = scene.cluster.wait_until("the messages to be leased", async || {
         let counts = client.describe_queue("jobs").await.ok()?.counts;
         (counts.leased == u64::from(MESSAGES)).then_some(())
@@ -293,13 +489,19 @@ async fn a_consumer_that_does_not_read() -> Result<()> {
         serves(&client).await.context("while a consumer does not read")?;
     }
     let grown = resident_bytes(&scene)?.saturating_sub(memory);
-    ensure!(grown < MESSAGES as usize * BODY / 4, "the leader holds {} MiB more", grown >> 20);
+    ensure!(
+        grown < MESSAGES as usize * BODY / 4,
+        "the leader holds {} MiB more",
+        grown >> 20
+    );
 
     // It is given up, and others get what it held.
     let mut consumer = client.consume("jobs").prefetch(8).open().await?;
     let patience = Duration::from_secs(60);
     for _ in 0..MESSAGES {
-        let delivery = tokio::time::timeout(patience, consumer.next()).await.context("nothing comes back")?;
+        let delivery = tokio::time::timeout(patience, consumer.next())
+            .await
+            .context("nothing comes back")?;
         delivery.context("the consumer ended")??.ack().await?;
     }
     consumer.close().await;
@@ -309,9 +511,15 @@ async fn a_consumer_that_does_not_read() -> Result<()> {
 
 /// Memory of the leader.
 fn resident_bytes(scene: &Scene) -> Result<usize> {
-    let pid = scene.cluster.process_id(scene.leader).context("the leader runs")?;
+    let pid = scene
+        .cluster
+        .process_id(scene.leader)
+        .context("the leader runs")?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .context("no VmRSS")?;
     let kib: usize = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kib << 10)
 }
@@ -325,7 +533,9 @@ async fn a_connection_that_is_cut_in_a_message() -> Result<()> {
         relay.hang_up_after(cut);
         // Where the preface is cut, not even the connection is made.
         if let Ok(broker) = raw::broker(&relay.address()).await {
-            let answer = Mutation::Publish(raw::publish("jobs", vec![1; 1 << 20])).send(&broker).await;
+            let answer = Mutation::Publish(raw::publish("jobs", vec![1; 1 << 20]))
+                .send(&broker)
+                .await;
             ensure!(answer.is_err(), "a publish cut after {cut} bytes was confirmed");
         }
     }
@@ -351,7 +561,10 @@ async fn noise_on_every_port() -> Result<()> {
             let _ = stream.shutdown().await;
             let mut answer = Vec::new();
             let closed = tokio::time::timeout(Duration::from_secs(30), stream.read_to_end(&mut answer)).await;
-            ensure!(closed.is_ok(), "port {port} keeps a connection that makes no sense");
+            ensure!(
+                closed.is_ok(),
+                "port {port} keeps a connection that makes no sense"
+            );
         }
     }
     scene.no_harm().await
@@ -362,7 +575,10 @@ async fn a_client_on_the_peer_port() -> Result<()> {
     let scene = Scene::set().await?;
     let peer = format!("127.0.0.1:{}", scene.cluster.ports(scene.leader).peer);
     let broker = raw::broker(&peer).await?;
-    let status = Mutation::Publish(raw::publish("jobs", "x")).send(&broker).await.expect_err("it is not served here");
+    let status = Mutation::Publish(raw::publish("jobs", "x"))
+        .send(&broker)
+        .await
+        .expect_err("it is not served here");
     ensure!(status.code() == tonic::Code::Unimplemented, "{status:?}");
     scene.no_harm().await
 }
@@ -374,37 +590,69 @@ async fn a_peer_of_another_cluster() -> Result<()> {
     let peer = format!("127.0.0.1:{}", scene.cluster.ports(scene.leader).peer);
     let mut client = PeerClient::new(raw::channel(&peer).await?);
     let own: Bytes = unhex(&before.cluster_id)?.into();
-    let envelope = |cluster_id: Bytes, to_node| internal::Envelope { cluster_id, from_node: 666, to_node, shard: 0 };
-    let vote = internal::Vote { term: before.term + 1_000, node: 666, committed: false };
+    let envelope = |cluster_id: Bytes, to_node| internal::Envelope {
+        cluster_id,
+        from_node: 666,
+        to_node,
+        shard: 0,
+    };
+    let vote = internal::Vote {
+        term: before.term + 1_000,
+        node: 666,
+        committed: false,
+    };
     for envelope in [
         envelope(Bytes::from_static(&[6; 16]), before.node_id),
         envelope(Bytes::new(), before.node_id),
         envelope(own.clone(), before.node_id ^ 1),
-        internal::Envelope { shard: 1, ..envelope(own, before.node_id) },
+        internal::Envelope {
+            shard: 1,
+            ..envelope(own, before.node_id)
+        },
     ] {
         let request = internal::VoteRequest {
             envelope: Some(envelope.clone()),
             vote: Some(vote),
-            last_log_id: Some(internal::LogId { term: before.term + 1_000, node: 666, index: 1 << 40 }),
+            last_log_id: Some(internal::LogId {
+                term: before.term + 1_000,
+                node: 666,
+                index: 1 << 40,
+            }),
             leadership_transfer: true,
         };
-        let status = client.vote(request).await.err().with_context(|| format!("{envelope:?} was let in"))?;
-        ensure!(status.code() == tonic::Code::FailedPrecondition, "{envelope:?}: {status:?}");
+        let status = client
+            .vote(request)
+            .await
+            .err()
+            .with_context(|| format!("{envelope:?} was let in"))?;
+        ensure!(
+            status.code() == tonic::Code::FailedPrecondition,
+            "{envelope:?}: {status:?}"
+        );
     }
     let after = scene.cluster.status(scene.leader).await?;
-    ensure!((after.term, after.role.as_str()) == (before.term, "leader"), "it moved the leader: {after:?}");
+    ensure!(
+        (after.term, after.role.as_str()) == (before.term, "leader"),
+        "it moved the leader: {after:?}"
+    );
     scene.no_harm().await
 }
 
 fn unhex(text: &str) -> Result<Vec<u8>> {
     let pairs = text.as_bytes().chunks(2);
-    pairs.map(|pair| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?)).collect()
+    pairs
+        .map(|pair| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?))
+        .collect()
 }
 
 #[tokio::test]
 async fn request_ids_that_are_malformed() -> Result<()> {
     let scene = Scene::set().await?;
-    let id = |client, sequence, oldest_unanswered| v1::RequestId { client, sequence, oldest_unanswered };
+    let id = |client, sequence, oldest_unanswered| v1::RequestId {
+        client,
+        sequence,
+        oldest_unanswered,
+    };
     for id in [id(0, 1, 1), id(1, 0, 0), id(1, 1, 2), id(1, 1, u64::MAX)] {
         let call = Mutation::Publish(raw::publish("jobs", "x")).with_id(id);
         scene.refuses(call, Reason::InvalidArgument, "request_id").await?;
@@ -412,9 +660,15 @@ async fn request_ids_that_are_malformed() -> Result<()> {
     // Whoever has had an answer cannot ask for it again.
     let publish = Mutation::Publish(raw::publish("jobs", "x"));
     for sequence in [1, 2] {
-        publish.clone().with_id(id(77, sequence, sequence)).send(&scene.broker).await?;
+        publish
+            .clone()
+            .with_id(id(77, sequence, sequence))
+            .send(&scene.broker)
+            .await?;
     }
-    scene.refuses(publish.with_id(id(77, 1, 1)), Reason::RequestForgotten, "").await?;
+    scene
+        .refuses(publish.with_id(id(77, 1, 1)), Reason::RequestForgotten, "")
+        .await?;
     let counts = scene.cluster.client().await?.describe_queue("jobs").await?.counts;
     ensure!(counts.published == 2, "what was refused was applied: {counts:?}");
     scene.no_harm().await

@@ -19,19 +19,56 @@ const UNKNOWN: i32 = 3;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_goes_through_by_commands() -> Result<()> {
     let cluster = Cluster::start(3).await?;
-    let ok = |arguments: &[&str]| run(&cluster, &[arguments, &["--json"]].concat())?.exits(DONE)?.json();
+    let ok = |arguments: &[&str]| {
+        run(&cluster, &[arguments, &["--json"]].concat())?
+            .exits(DONE)?
+            .json()
+    };
 
-    let declared = ok(&["queue", "declare", "jobs", "--max-deliveries", "3", "--lease", "60s"])?;
+    let declared = ok(&[
+        "queue",
+        "declare",
+        "jobs",
+        "--max-deliveries",
+        "3",
+        "--lease",
+        "60s",
+    ])?;
     has_fields(&declared[0], &["created", "log_index", "term", "cluster_time_ms"])?;
     ensure!(declared[0]["created"] == true, "{declared:?}");
-    let published = ok(&["publish", "jobs", "--body", "resize 17.png", "--header", "trace=a1b2"])?;
-    has_fields(&published[0], &["queue", "message_ids", "log_index", "term", "cluster_time_ms"])?;
+    let published = ok(&[
+        "publish",
+        "jobs",
+        "--body",
+        "resize 17.png",
+        "--header",
+        "trace=a1b2",
+    ])?;
+    has_fields(
+        &published[0],
+        &["queue", "message_ids", "log_index", "term", "cluster_time_ms"],
+    )?;
 
     let leased = ok(&["lease", "jobs", "--wait", "5s"])?;
-    let fields = ["message_id", "queue", "token", "fence", "attempt", "redelivered", "leased_until_ms", "headers"];
+    let fields = [
+        "message_id",
+        "queue",
+        "token",
+        "fence",
+        "attempt",
+        "redelivered",
+        "leased_until_ms",
+        "headers",
+    ];
     has_fields(&leased[0], &fields)?;
-    ensure!(leased[0]["body"] == "resize 17.png" && leased[0]["headers"]["trace"] == "a1b2", "{leased:?}");
-    ensure!(leased[0]["message_id"] == published[0]["message_ids"][0], "another message: {leased:?}");
+    ensure!(
+        leased[0]["body"] == "resize 17.png" && leased[0]["headers"]["trace"] == "a1b2",
+        "{leased:?}"
+    );
+    ensure!(
+        leased[0]["message_id"] == published[0]["message_ids"][0],
+        "another message: {leased:?}"
+    );
 
     let token = text(&leased[0]["token"])?;
     let extended = ok(&["extend", token, "--by", "120s"])?;
@@ -40,23 +77,46 @@ async fn a_message_goes_through_by_commands() -> Result<()> {
     let nacked = ok(&["nack", token, "--delay", "0s", "--reason", "no such picture"])?;
     ensure!(nacked[0]["result"] == "nacked", "{nacked:?}");
     let again = ok(&["lease", "jobs", "--wait", "5s"])?;
-    ensure!(again[0]["attempt"] == 2 && again[0]["last_error"] == "no such picture", "{again:?}");
+    ensure!(
+        again[0]["attempt"] == 2 && again[0]["last_error"] == "no such picture",
+        "{again:?}"
+    );
     let acked = ok(&["ack", text(&again[0]["token"])?])?;
     ensure!(acked[0]["result"] == "acked", "{acked:?}");
 
     let shown = ok(&["queue", "show", "jobs"])?;
-    ensure!(shown[0]["counts"]["acked"] == 1 && shown[0]["settings"]["lease_ms"] == 60_000, "{shown:?}");
-    ensure!(ok(&["lease", "jobs"])?.is_empty(), "a message that was acked is leased");
+    ensure!(
+        shown[0]["counts"]["acked"] == 1 && shown[0]["settings"]["lease_ms"] == 60_000,
+        "{shown:?}"
+    );
+    ensure!(
+        ok(&["lease", "jobs"])?.is_empty(),
+        "a message that was acked is leased"
+    );
 
     let status = ok(&["cluster", "status"])?;
     has_fields(&status[0], &["cluster_id", "leader", "nodes"])?;
     let nodes = status[0]["nodes"].as_array().context("nodes is a list")?;
     ensure!(nodes.len() == 3, "{status:?}");
     for node in nodes {
-        has_fields(node, &["address", "node_id", "role", "term", "applied_index", "state_hash", "members"])?;
+        has_fields(
+            node,
+            &[
+                "address",
+                "node_id",
+                "role",
+                "term",
+                "applied_index",
+                "state_hash",
+                "members",
+            ],
+        )?;
     }
     let snapshots = ok(&["cluster", "snapshot"])?;
-    ensure!(snapshots.len() == 3 && snapshots.iter().all(|one| one["snapshot_index"].is_u64()), "{snapshots:?}");
+    ensure!(
+        snapshots.len() == 3 && snapshots.iter().all(|one| one["snapshot_index"].is_u64()),
+        "{snapshots:?}"
+    );
     let moved = ok(&["cluster", "transfer-leader"])?;
     ensure!(moved[0]["client_address"] != status[0]["leader"], "{moved:?}");
     Ok(())
@@ -68,19 +128,36 @@ async fn exit_codes_tell_what_happened() -> Result<()> {
     run(&cluster, &["queue", "declare", "jobs"])?.exits(DONE)?;
 
     // Refused: the reason for a program, the way on for a person.
-    let missing = run(&cluster, &["publish", "nowhere", "--body", "x", "--json"])?.exits(REFUSED)?.json_error()?;
-    ensure!(missing["error"] == "refused" && missing["reason"] == "QUEUE_NOT_FOUND", "{missing}");
+    let missing = run(&cluster, &["publish", "nowhere", "--body", "x", "--json"])?
+        .exits(REFUSED)?
+        .json_error()?;
+    ensure!(
+        missing["error"] == "refused" && missing["reason"] == "QUEUE_NOT_FOUND",
+        "{missing}"
+    );
     ensure!(missing["may_have_applied"] == false, "{missing}");
     let missing = run(&cluster, &["publish", "nowhere", "--body", "x"])?.exits(REFUSED)?;
-    ensure!(missing.error.contains("quorate queue declare nowhere"), "{missing:?}");
+    ensure!(
+        missing.error.contains("quorate queue declare nowhere"),
+        "{missing:?}"
+    );
     let conflict = run(&cluster, &["queue", "declare", "jobs", "--lease", "7s", "--json"])?.exits(REFUSED)?;
-    ensure!(conflict.json_error()?["reason"] == "QUEUE_CONFLICT", "{conflict:?}");
+    ensure!(
+        conflict.json_error()?["reason"] == "QUEUE_CONFLICT",
+        "{conflict:?}"
+    );
 
-    for usage in [&["publish", "jobs"][..], &["nonsense"], &["lease", "jobs", "--max", "0"], &["ack"]] {
+    for usage in [
+        &["publish", "jobs"][..],
+        &["nonsense"],
+        &["lease", "jobs", "--max", "0"],
+        &["ack"],
+    ] {
         run(&cluster, usage)?.exits(USAGE)?;
     }
     let nobody = format!("127.0.0.1:{}", free_port()?);
-    let silent = program::at(&nobody, &["queue", "list", "--json", "--timeout", "300ms"])?.exits(UNREACHABLE)?;
+    let silent =
+        program::at(&nobody, &["queue", "list", "--json", "--timeout", "300ms"])?.exits(UNREACHABLE)?;
     ensure!(silent.json_error()?["error"] == "unreachable", "{silent:?}");
 
     // Two of three are gone: a publish was sent, and nobody can tell its fate.
@@ -89,8 +166,13 @@ async fn exit_codes_tell_what_happened() -> Result<()> {
         cluster.pause(node)?;
     }
     let arguments = ["publish", "jobs", "--body", "x", "--json", "--timeout", "2s"];
-    let unknown = program::at(&cluster.endpoint(leader), &arguments)?.exits(UNKNOWN)?.json_error()?;
-    ensure!(unknown["error"] == "unknown" && unknown["may_have_applied"] == true, "{unknown}");
+    let unknown = program::at(&cluster.endpoint(leader), &arguments)?
+        .exits(UNKNOWN)?
+        .json_error()?;
+    ensure!(
+        unknown["error"] == "unknown" && unknown["may_have_applied"] == true,
+        "{unknown}"
+    );
     for node in (0..3).filter(|&node| node != leader) {
         cluster.resume(node)?;
     }
@@ -114,10 +196,21 @@ async fn consume_runs_a_program_for_each_message() -> Result<()> {
 
     // A program that fails twice has used up the attempts of its message.
     run(&["publish", "jobs", "--body", "broken"])?.exits(DONE)?;
-    let failing = run(&["consume", "jobs", "--count", "2", "--exec", "echo why >&2; exit 1"])?.exits(DONE)?;
+    let failing = run(&[
+        "consume",
+        "jobs",
+        "--count",
+        "2",
+        "--exec",
+        "echo why >&2; exit 1",
+    ])?
+    .exits(DONE)?;
     ensure!(failing.error.contains("why"), "{failing:?}");
     let shown = &run(&["queue", "show", "jobs", "--json"])?.json()?[0];
-    ensure!(shown["counts"]["acked"] == 20 && shown["counts"]["dead"] == 1, "{shown}");
+    ensure!(
+        shown["counts"]["acked"] == 20 && shown["counts"]["dead"] == 1,
+        "{shown}"
+    );
     Ok(())
 }
 
@@ -132,25 +225,51 @@ async fn the_tour_of_the_readme_works_when_pasted() -> Result<()> {
     let first = free_port()?;
     let lines: Vec<String> = shell_lines(tour)
         .filter(|line| !line.starts_with("cargo ") && !line.starts_with("export PATH"))
-        .map(|line| line.replace("quorate dev", &format!("quorate dev --first-port {first}")).replace("30000", "3000"))
+        .map(|line| {
+            line.replace("quorate dev", &format!("quorate dev --first-port {first}"))
+                .replace("30000", "3000")
+        })
         .collect();
     ensure!(lines.len() > 15, "the tour has become short: {lines:?}");
 
     let folder = tempfile::tempdir()?;
     let binary = program::path()?;
-    let search = format!("{}:{}", binary.parent().context("in a folder")?.display(), std::env::var("PATH")?);
-    let endpoints: Vec<String> = [0, 10, 20].iter().map(|more| format!("127.0.0.1:{}", first + more)).collect();
+    let search = format!(
+        "{}:{}",
+        binary.parent().context("in a folder")?.display(),
+        std::env::var("PATH")?
+    );
+    let endpoints: Vec<String> = [0, 10, 20]
+        .iter()
+        .map(|more| format!("127.0.0.1:{}", first + more))
+        .collect();
     // Whatever goes wrong, nothing is left running.
     let script = format!("trap 'kill $DEV 2> /dev/null; wait' EXIT\n{}\n", lines.join("\n"));
     let mut shell = Command::new("timeout");
-    shell.args(["120", "bash", "-c", &script]).current_dir(folder.path());
-    shell.env("PATH", search).env("QUORATE_ENDPOINT", endpoints.join(","));
+    shell
+        .args(["120", "bash", "-c", &script])
+        .current_dir(folder.path());
+    shell
+        .env("PATH", search)
+        .env("QUORATE_ENDPOINT", endpoints.join(","));
     let output = tokio::task::spawn_blocking(move || shell.output()).await??;
-    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, error) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     ensure!(output.status.success(), "{}\n{out}\n{error}", output.status);
-    ensure!(error.contains("STALE_LEASE") || error.contains("leases were not acked"), "{out}\n{error}");
-    ensure!(out.contains("3000 messages published") || out.contains("3,000 messages published"), "{out}\n{error}");
-    ensure!(!folder.path().join("quorate-data").exists(), "the tour leaves its data behind");
+    ensure!(
+        error.contains("STALE_LEASE") || error.contains("leases were not acked"),
+        "{out}\n{error}"
+    );
+    ensure!(
+        out.contains("3000 messages published") || out.contains("3,000 messages published"),
+        "{out}\n{error}"
+    );
+    ensure!(
+        !folder.path().join("quorate-data").exists(),
+        "the tour leaves its data behind"
+    );
     // 1,000 - 3 done, the one that failed and came again, and all of the 3,000.
     let counts: BTreeSet<&str> = out.lines().map(str::trim).collect();
     ensure!(counts.contains("3997"), "not all came out:\n{out}\n{error}");
@@ -159,7 +278,10 @@ async fn the_tour_of_the_readme_works_when_pasted() -> Result<()> {
 
 /// The commands in the fenced `sh` blocks of a page.
 fn shell_lines(page: &str) -> impl Iterator<Item = &str> {
-    page.split("```sh\n").skip(1).filter_map(|block| block.split_once("```")).flat_map(|(block, _)| block.lines())
+    page.split("```sh\n")
+        .skip(1)
+        .filter_map(|block| block.split_once("```"))
+        .flat_map(|(block, _)| block.lines())
 }
 
 fn has_fields(value: &Value, fields: &[&str]) -> Result<()> {
@@ -177,5 +299,7 @@ fn text(value: &Value) -> Result<&str> {
 fn free_port() -> Result<u16> {
     let free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
     let mut blocks = (0..1_000).map(|_| rand::random_range(10_000..32_000_u16));
-    blocks.find(|first| (0..=100).all(|more| free(first + more))).context("no free ports")
+    blocks
+        .find(|first| (0..=100).all(|more| free(first + more)))
+        .context("no free ports")
 }

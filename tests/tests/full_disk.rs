@@ -20,10 +20,14 @@ async fn the_disk_of_a_follower_and_then_of_the_leader_is_full() -> Result<()> {
     trial.expected_errors.push("No space left on device");
     trial.progress().await?;
     let follower = (trial.cluster.leader().await? + 1) % 3;
-    fill_and_free(&mut trial, &disks, follower).await.context("the disk of a follower")?;
+    fill_and_free(&mut trial, &disks, follower)
+        .await
+        .context("the disk of a follower")?;
     trial.progress().await?;
     let leader = trial.cluster.leader().await?;
-    fill_and_free(&mut trial, &disks, leader).await.context("the disk of the leader")?;
+    fill_and_free(&mut trial, &disks, leader)
+        .await
+        .context("the disk of the leader")?;
     trial.finish().await?;
     Ok(())
 }
@@ -35,13 +39,25 @@ async fn fill_and_free(trial: &mut Trial, disks: &Disks, node: usize) -> Result<
     disk.set_write_no_space(Fault::Always)?;
     let status = trial.cluster.wait_exit(node).await?;
     let log = fs::read_to_string(&log)?.split_off(said);
-    ensure!(status.code() == Some(EXIT_STORAGE), "it ended with {status}:\n{log}");
-    let why = log.lines().find(|line| line.starts_with("quorate: ")).unwrap_or_default();
-    ensure!(why.contains("No space left on device"), "it does not say why:\n{log}");
+    ensure!(
+        status.code() == Some(EXIT_STORAGE),
+        "it ended with {status}:\n{log}"
+    );
+    let why = log
+        .lines()
+        .find(|line| line.starts_with("quorate: "))
+        .unwrap_or_default();
+    ensure!(
+        why.contains("No space left on device"),
+        "it does not say why:\n{log}"
+    );
 
     // The majority goes on, and the node does not start on a full disk.
     trial.progress().await?;
-    ensure!(trial.cluster.restart(node).await.is_err(), "it starts on a full disk");
+    ensure!(
+        trial.cluster.restart(node).await.is_err(),
+        "it starts on a full disk"
+    );
     disk.heal()?;
     trial.restart_together(&[node]).await
 }

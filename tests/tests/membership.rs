@@ -36,10 +36,16 @@ async fn any_start_order_and_a_late_node_make_one_cluster() -> Result<()> {
         let mut clusters = Vec::new();
         for node in 0..3 {
             let status = cluster.status(node).await?;
-            ensure!(voters(&status) == 3, "node {node} knows of other members: {status:?}");
+            ensure!(
+                voters(&status) == 3,
+                "node {node} knows of other members: {status:?}"
+            );
             clusters.push(status.cluster_id);
         }
-        ensure!(clusters.iter().all(|id| *id == clusters[0]), "they form several clusters: {clusters:?}");
+        ensure!(
+            clusters.iter().all(|id| *id == clusters[0]),
+            "they form several clusters: {clusters:?}"
+        );
         serves(&cluster.client().await?).await?;
     }
     Ok(())
@@ -81,14 +87,22 @@ async fn a_wiped_node_is_a_new_node() -> Result<()> {
     let log = cluster.log_file(wiped);
     let says = cluster.wait_until("the node to say what to do", async || {
         let log = fs::read_to_string(&log).ok()?;
-        log.lines().find(|line| line.contains("is not a member of it")).map(str::to_owned)
+        log.lines()
+            .find(|line| line.contains("is not a member of it"))
+            .map(str::to_owned)
     });
     let says = says.await?;
     let peer = format!("127.0.0.1:{}", cluster.ports(wiped).peer);
-    ensure!(says.contains(&format!("quorate cluster add {peer}")), "it does not say what to do: {says}");
+    ensure!(
+        says.contains(&format!("quorate cluster add {peer}")),
+        "it does not say what to do: {says}"
+    );
     let status = cluster.status(wiped).await?;
     ensure!(status.node_id != old, "it has its old id again");
-    ensure!(status.role == "waiting", "a node without data takes part: {status:?}");
+    ensure!(
+        status.role == "waiting",
+        "a node without data takes part: {status:?}"
+    );
     cluster
         .wait_until("the node to refuse what is meant for the old one", async || {
             let log = fs::read_to_string(&log).ok()?;
@@ -99,7 +113,11 @@ async fn a_wiped_node_is_a_new_node() -> Result<()> {
     client.cluster().add(&peer).await?;
     let status = client.cluster().status().await?;
     ensure!(voters(&status) == 3, "{:?}", status.members);
-    ensure!(status.members.iter().all(|member| member.node_id != old), "the old id stays: {:?}", status.members);
+    ensure!(
+        status.members.iter().all(|member| member.node_id != old),
+        "the old id stays: {:?}",
+        status.members
+    );
     Hashes::default().converge(&cluster).await?;
     // It counts: the cluster lives with it and one of the others.
     let leader = cluster.leader().await?;
@@ -118,10 +136,19 @@ async fn a_cluster_grows_to_five_and_shrinks() -> Result<()> {
     }
     for _ in 0..2 {
         let spare = cluster.start_spare().await?;
-        ensure!(cluster.status(spare).await?.role == "waiting", "a spare node does not wait");
-        client.cluster().add(format!("127.0.0.1:{}", cluster.ports(spare).peer)).await?;
+        ensure!(
+            cluster.status(spare).await?.role == "waiting",
+            "a spare node does not wait"
+        );
+        client
+            .cluster()
+            .add(format!("127.0.0.1:{}", cluster.ports(spare).peer))
+            .await?;
     }
-    ensure!(voters(&client.cluster().status().await?) == 5, "they are not five");
+    ensure!(
+        voters(&client.cluster().status().await?) == 5,
+        "they are not five"
+    );
     Hashes::default().converge(&cluster).await?;
 
     // Five live with the loss of two.
@@ -140,23 +167,39 @@ async fn a_cluster_grows_to_five_and_shrinks() -> Result<()> {
     for leads in [true, false] {
         let leader = cluster.leader().await?;
         let running = (0..5).find(|&node| node != leader && cluster.is_running(node));
-        let node = if leads { leader } else { running.context("there are others")? };
+        let node = if leads {
+            leader
+        } else {
+            running.context("there are others")?
+        };
         let id = cluster.status(node).await?.node_id;
         client.cluster().remove(id).await?;
         let status = cluster.wait_exit(node).await?;
         stopped_because_removed(&cluster, node, id, status)?;
         serves(&client).await?;
     }
-    ensure!(voters(&client.cluster().status().await?) == 3, "they are not three");
-    ensure!(client.describe_queue("kept").await?.counts.ready == 100, "messages were lost on the way");
+    ensure!(
+        voters(&client.cluster().status().await?) == 3,
+        "they are not three"
+    );
+    ensure!(
+        client.describe_queue("kept").await?.counts.ready == 100,
+        "messages were lost on the way"
+    );
     Hashes::default().converge(&cluster).await?;
     Ok(())
 }
 
 fn stopped_because_removed(cluster: &Cluster, node: usize, id: u64, status: ExitStatus) -> Result<()> {
     let log = fs::read_to_string(cluster.log_file(node))?;
-    let why = log.lines().find(|line| line.starts_with("quorate: ")).unwrap_or_default();
-    ensure!(status.code() == Some(EXIT_IDENTITY), "removed node {id} ended with {status}: {why}");
+    let why = log
+        .lines()
+        .find(|line| line.starts_with("quorate: "))
+        .unwrap_or_default();
+    ensure!(
+        status.code() == Some(EXIT_IDENTITY),
+        "removed node {id} ended with {status}: {why}"
+    );
     ensure!(why.contains("removed"), "it does not say why:\n{log}");
     Ok(())
 }
@@ -165,9 +208,15 @@ fn stopped_because_removed(cluster: &Cluster, node: usize, id: u64, status: Exit
 async fn everything_is_there_after_a_restart_of_all() -> Result<()> {
     let mut cluster = Cluster::start(3).await?;
     let client = cluster.client().await?;
-    let declare = client.declare_queue("jobs").lease(Duration::from_secs(600)).max_deliveries(7);
+    let declare = client
+        .declare_queue("jobs")
+        .lease(Duration::from_secs(600))
+        .max_deliveries(7);
     declare.dead_letter_queue("failed").send().await?;
-    let ids = client.publish_all("jobs", (0..10).map(|number| format!("job {number}").into())).await?.message_ids;
+    let ids = client
+        .publish_all("jobs", (0..10).map(|number| format!("job {number}").into()))
+        .await?
+        .message_ids;
     let mut held = client.lease("jobs").max(3).send().await?;
     held.remove(0).nack("once").await?;
     let before = client.describe_queue("jobs").await?;
@@ -182,16 +231,29 @@ async fn everything_is_there_after_a_restart_of_all() -> Result<()> {
     cluster.ready().await?;
     let after = client.describe_queue("jobs").await?;
     ensure!(after == before, "{before:?} became {after:?}");
-    ensure!(client.cluster().status().await?.members.len() == members, "members have changed");
+    ensure!(
+        client.cluster().status().await?.members.len() == members,
+        "members have changed"
+    );
     for delivery in held {
-        delivery.ack().await.context("a lease did not outlive the restart")?;
+        delivery
+            .ack()
+            .await
+            .context("a lease did not outlive the restart")?;
     }
     let rest = client.lease("jobs").max(100).send().await?;
     let rest_ids: Vec<&str> = rest.iter().map(quorate_client::Delivery::message_id).collect();
     let expected = [&ids[..1], &ids[3..]].concat();
     ensure!(rest_ids == expected, "{rest_ids:?} instead of {expected:?}");
-    ensure!(rest[0].attempt() == 2 && rest[0].last_error() == Some("once"), "{:?}", rest[0]);
-    ensure!(rest.iter().all(|delivery| delivery.body().starts_with(b"job ")), "bodies are damaged");
+    ensure!(
+        rest[0].attempt() == 2 && rest[0].last_error() == Some("once"),
+        "{:?}",
+        rest[0]
+    );
+    ensure!(
+        rest.iter().all(|delivery| delivery.body().starts_with(b"job ")),
+        "bodies are damaged"
+    );
     Ok(())
 }
 
@@ -213,14 +275,26 @@ async fn a_thousand_queues_are_kept_and_cost_no_log_when_idle() -> Result<()> {
         cluster.restart(node).await?;
     }
     cluster.ready().await?;
-    let names: Vec<String> = client.list_queues().map_ok(|queue| queue.name).try_collect().await?;
-    ensure!(names.len() == 1_000 && names.is_sorted(), "there are {} queues", names.len());
+    let names: Vec<String> = client
+        .list_queues()
+        .map_ok(|queue| queue.name)
+        .try_collect()
+        .await?;
+    ensure!(
+        names.len() == 1_000 && names.is_sorted(),
+        "there are {} queues",
+        names.len()
+    );
 
     // Nothing happens, so nothing is written.
     let before = Hashes::default().converge(&cluster).await?.last_log_index;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let after = Hashes::default().converge(&cluster).await?.last_log_index;
-    ensure!(after == before, "{} entries were written by an idle cluster", after - before);
+    ensure!(
+        after == before,
+        "{} entries were written by an idle cluster",
+        after - before
+    );
     Ok(())
 }
 

@@ -45,6 +45,9 @@ async fn nodes_lose_power(test: &str, count: usize) -> Result<()> {
     }
     trial.progress().await?;
     trial.finish().await?;
-    ensure!(at_stake > 0, "there was nothing to lose: every kill came between two syncs");
+    ensure!(
+        at_stake > 0,
+        "there was nothing to lose: every kill came between two syncs"
+    );
     Ok(())
 }

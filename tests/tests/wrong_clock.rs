@@ -27,11 +27,17 @@ async fn a_leader_whose_clock_is_a_year_ahead_ends_nothing_early() -> Result<()>
     client.declare_queue("jobs").lease(10 * MINUTE).send().await?;
     let mortal = quorate_client::Message::new("mortal").ttl(10 * MINUTE);
     let delayed = quorate_client::Message::new("delayed").delay(10 * MINUTE);
-    client.publish_all("jobs", ["leased".into(), mortal, delayed]).await?;
+    client
+        .publish_all("jobs", ["leased".into(), mortal, delayed])
+        .await?;
     let mut lease = client.lease("jobs").send().await?.pop().context("a message")?;
 
     client.cluster().transfer_leader(Some(id)).await?;
-    cluster.wait_until("the node to lead", async || (cluster.leader_now().await? == WRONG).then_some(())).await?;
+    cluster
+        .wait_until("the node to lead", async || {
+            (cluster.leader_now().await? == WRONG).then_some(())
+        })
+        .await?;
     clock_is_bent(&cluster, WRONG)?;
 
     // Whatever time it brings, it has stamped entries with it now.
@@ -53,9 +59,16 @@ async fn a_leader_whose_clock_is_a_year_ahead_ends_nothing_early() -> Result<()>
 fn clock_is_bent(cluster: &Cluster, node: usize) -> Result<()> {
     let year = |node| -> Result<String> {
         let log = std::fs::read_to_string(cluster.log_file(node))?;
-        Ok(log.split('-').next().context("a line begins with its date")?.to_owned())
+        Ok(log
+            .split('-')
+            .next()
+            .context("a line begins with its date")?
+            .to_owned())
     };
     let (right, wrong) = (year((node + 1) % 3)?, year(node)?);
-    ensure!(right < wrong, "node {node} lives in {wrong}, the others in {right}");
+    ensure!(
+        right < wrong,
+        "node {node} lives in {wrong}, the others in {right}"
+    );
     Ok(())
 }

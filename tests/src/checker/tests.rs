@@ -21,7 +21,12 @@ impl Story {
     }
 
     fn publish(mut self, key: u64, outcome: Outcome<MessageId>) -> Self {
-        self.history.publishes.push(Publish { key, publisher: 1, queue: "jobs".to_owned(), outcome });
+        self.history.publishes.push(Publish {
+            key,
+            publisher: 1,
+            queue: "jobs".to_owned(),
+            outcome,
+        });
         self
     }
 
@@ -62,7 +67,13 @@ impl Story {
 
     fn settle(mut self, fence: u64, wish: Wish, outcome: Outcome<()>) -> Self {
         let (invoked, answered) = (self.now(), self.now());
-        self.history.settles.push(Settle { token: token(fence), wish, invoked, answered, outcome });
+        self.history.settles.push(Settle {
+            token: token(fence),
+            wish,
+            invoked,
+            answered,
+            outcome,
+        });
         self
     }
 
@@ -72,7 +83,10 @@ impl Story {
 }
 
 fn message(key: u64) -> MessageId {
-    MessageId { index: key, number: 0 }
+    MessageId {
+        index: key,
+        number: 0,
+    }
 }
 
 fn token(fence: u64) -> String {
@@ -105,9 +119,21 @@ fn good() -> Story {
 }
 
 fn ends() -> Ends {
-    let jobs = QueueCounts { published: 2, acked: 1, dead_lettered: 1, ..Default::default() };
-    let failed = QueueCounts { published: 1, acked: 1, ..Default::default() };
-    Ends { counts: BTreeMap::from([("jobs".to_owned(), jobs), ("failed".to_owned(), failed)]), deliveries_max: 5 }
+    let jobs = QueueCounts {
+        published: 2,
+        acked: 1,
+        dead_lettered: 1,
+        ..Default::default()
+    };
+    let failed = QueueCounts {
+        published: 1,
+        acked: 1,
+        ..Default::default()
+    };
+    Ends {
+        counts: BTreeMap::from([("jobs".to_owned(), jobs), ("failed".to_owned(), failed)]),
+        deliveries_max: 5,
+    }
 }
 
 #[test]
@@ -117,19 +143,31 @@ fn a_good_history_is_accepted() {
 
 /// The promise is broken in `story`, and no other is.
 fn assert_broken(promise: &str, story: &Story) {
-    let ends = Ends { deliveries_max: 5, ..Ends::default() };
-    let broken: BTreeSet<&str> = check(&story.history, &ends).iter().map(|violation| violation.promise).collect();
+    let ends = Ends {
+        deliveries_max: 5,
+        ..Ends::default()
+    };
+    let broken: BTreeSet<&str> = check(&story.history, &ends)
+        .iter()
+        .map(|violation| violation.promise)
+        .collect();
     assert_eq!(broken, BTreeSet::from([promise]));
 }
 
 #[test]
 fn a_confirmed_message_that_never_comes_is_lost() {
-    assert_broken("a confirmed message is delivered until it is acked", &good().confirmed(9));
+    assert_broken(
+        "a confirmed message is delivered until it is acked",
+        &good().confirmed(9),
+    );
 }
 
 #[test]
 fn a_message_that_was_only_nacked_is_lost() {
-    let story = good().publish(9, Outcome::Unknown).first(9, 9).settle(9, Wish::Nack, Outcome::Done(()));
+    let story = good()
+        .publish(9, Outcome::Unknown)
+        .first(9, 9)
+        .settle(9, Wish::Nack, Outcome::Done(()));
     assert_broken("a confirmed message is delivered until it is acked", &story);
 }
 
@@ -141,7 +179,10 @@ fn a_refused_ack_that_removed_the_message_is_a_loss() {
 
 #[test]
 fn an_ack_of_unknown_outcome_may_have_been_the_last() {
-    let story = good().confirmed(9).first(9, 9).settle(9, Wish::Ack, Outcome::Unknown);
+    let story = good()
+        .confirmed(9)
+        .first(9, 9)
+        .settle(9, Wish::Ack, Outcome::Unknown);
     assert_eq!(nothing_is_lost(&story.history), []);
 }
 
@@ -152,7 +193,10 @@ fn a_delivery_that_nobody_published_is_a_phantom() {
 
 #[test]
 fn a_damaged_body_is_a_phantom() {
-    let story = good().confirmed(9).delivery(9, 9, |delivery| delivery.key = None).ack(9);
+    let story = good()
+        .confirmed(9)
+        .delivery(9, 9, |delivery| delivery.key = None)
+        .ack(9);
     assert_broken("what is delivered was published", &story);
 }
 
@@ -172,29 +216,47 @@ fn a_refused_publish_that_is_delivered_was_applied() {
 #[test]
 fn a_publish_that_becomes_two_messages_was_applied_twice() {
     let story = good().confirmed(9).first(9, 9).ack(9);
-    let twice = story.delivery(9, 10, |delivery| delivery.message = message(10)).ack(10);
+    let twice = story
+        .delivery(9, 10, |delivery| delivery.message = message(10))
+        .ack(10);
     assert_broken("a repeated request is applied once", &twice);
 }
 
 #[test]
 fn a_lease_after_the_ack_breaks_it() {
-    let story = good().confirmed(9).first(9, 9).ack(9).again(9, 10, 1).settle(10, Wish::Release, STALE);
+    let story = good()
+        .confirmed(9)
+        .first(9, 9)
+        .ack(9)
+        .again(9, 10, 1)
+        .settle(10, Wish::Release, STALE);
     assert_broken("an acknowledged ack is final", &story);
 }
 
 #[test]
 fn a_token_that_settles_twice_is_not_refused() {
-    assert_broken("a stale token is refused", &good().settle(4, Wish::Release, Outcome::Done(())));
+    assert_broken(
+        "a stale token is refused",
+        &good().settle(4, Wish::Release, Outcome::Done(())),
+    );
 }
 
 #[test]
 fn a_token_that_extends_after_its_end_is_not_refused() {
-    assert_broken("a stale token is refused", &good().settle(4, Wish::Extend, Outcome::Done(())));
+    assert_broken(
+        "a stale token is refused",
+        &good().settle(4, Wish::Extend, Outcome::Done(())),
+    );
 }
 
 #[test]
 fn a_token_that_works_when_others_hold_the_message_is_not_refused() {
-    let story = good().confirmed(9).first(9, 9).again(9, 10, 2).settle(9, Wish::Extend, Outcome::Done(())).ack(10);
+    let story = good()
+        .confirmed(9)
+        .first(9, 9)
+        .again(9, 10, 2)
+        .settle(9, Wish::Extend, Outcome::Done(()))
+        .ack(10);
     assert_broken("a stale token is refused", &story);
 }
 
@@ -207,7 +269,10 @@ fn one_fence_in_two_hands_is_no_lease() {
 
 #[test]
 fn a_lease_comes_again_to_a_holder_that_does_not_know_what_became_of_it() {
-    let story = good().confirmed(9).first(9, 9).settle(9, Wish::Ack, Outcome::Unknown);
+    let story = good()
+        .confirmed(9)
+        .first(9, 9)
+        .settle(9, Wish::Ack, Outcome::Unknown);
     let twice = story.first(9, 9).ack(9);
     assert_eq!(a_lease_is_exclusive(&twice.history), []);
 }
@@ -224,7 +289,12 @@ fn a_lease_that_begins_before_the_last_one_ended_is_not_exclusive() {
 
 #[test]
 fn a_nack_that_does_not_count_breaks_attempts() {
-    let story = good().confirmed(9).first(9, 9).settle(9, Wish::Nack, Outcome::Done(())).again(9, 10, 1).ack(10);
+    let story = good()
+        .confirmed(9)
+        .first(9, 9)
+        .settle(9, Wish::Nack, Outcome::Done(()))
+        .again(9, 10, 1)
+        .ack(10);
     assert_broken("attempts count failed leases", &story);
 }
 
@@ -241,26 +311,45 @@ fn an_attempt_for_which_there_was_no_time_breaks_attempts() {
 
 #[test]
 fn an_attempt_beyond_the_limit_breaks_attempts() {
-    assert_broken("attempts count failed leases", &good().confirmed(9).again(9, 9, 6).ack(9));
+    assert_broken(
+        "attempts count failed leases",
+        &good().confirmed(9).again(9, 9, 6).ack(9),
+    );
 }
 
 #[test]
 fn first_deliveries_out_of_order_are_seen_by_their_fences() {
-    let story = good().confirmed(8).confirmed(9).first(8, 9).first(9, 8).ack(8).ack(9);
+    let story = good()
+        .confirmed(8)
+        .confirmed(9)
+        .first(8, 9)
+        .first(9, 8)
+        .ack(8)
+        .ack(9);
     assert_broken("first deliveries are in the order of publishing", &story);
 }
 
 #[test]
 fn a_second_first_delivery_is_out_of_order() {
-    let story = good().confirmed(9).first(9, 9).delivery(9, 10, |delivery| delivery.attempt = 2).ack(10);
+    let story = good()
+        .confirmed(9)
+        .first(9, 9)
+        .delivery(9, 10, |delivery| delivery.attempt = 2)
+        .ack(10);
     assert_broken("first deliveries are in the order of publishing", &story);
 }
 
 #[test]
 fn a_publisher_that_overtakes_itself_is_out_of_order() {
-    let story = good().publish(8, Outcome::Done(message(9))).publish(9, Outcome::Done(message(8)));
+    let story = good()
+        .publish(8, Outcome::Done(message(9)))
+        .publish(9, Outcome::Done(message(8)));
     let first = |key| move |delivery: &mut Delivery| delivery.key = Some(key);
-    let story = story.delivery(8, 8, first(9)).ack(8).delivery(9, 9, first(8)).ack(9);
+    let story = story
+        .delivery(8, 8, first(9))
+        .ack(8)
+        .delivery(9, 9, first(8))
+        .ack(9);
     assert_broken("one publisher's messages stand in the order of sending", &story);
 }
 
