@@ -16,14 +16,15 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use quorate_core::batch;
 use quorate_core::command::Request;
 use quorate_core::ids::Timestamp;
 use quorate_core::outcome::Outcome;
+use quorate_core::{Repeated, batch};
 use quorate_raft::{Consensus, Leadership, ProposeError, Proposed};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
 
+use crate::broker::Position;
 use crate::clock::ClusterClock;
 use crate::config::Limits;
 use crate::error::BrokerError;
@@ -46,6 +47,23 @@ pub(crate) struct Committed {
     pub at: Timestamp,
     /// One for each request, in order.
     pub outcomes: Vec<Outcome>,
+    /// Those of them that had been executed before, in order.
+    pub repeated: Vec<Repeated>,
+}
+
+impl Committed {
+    /// The outcomes in order, each with where in the log its request was executed.
+    pub(crate) fn into_answers(self) -> impl Iterator<Item = (Position, Outcome)> {
+        let Self { index, term, at, .. } = self;
+        let mut repeated = self.repeated.into_iter().peekable();
+        (0..).zip(self.outcomes).map(move |(ordinal, outcome)| {
+            let (index, at) = match repeated.next_if(|next| next.ordinal == ordinal) {
+                Some(before) => (before.index, before.at),
+                None => (index, at),
+            };
+            (Position { index, term, at }, outcome)
+        })
+    }
 }
 
 type Answer = Result<Committed, BrokerError>;
@@ -319,14 +337,26 @@ fn distribute(
     match result {
         Ok(proposed) => {
             let mut outcomes = proposed.outcomes.into_iter();
+            let mut repeated = proposed.repeated.into_iter().peekable();
+            let mut first = 0;
             for (count, reply, _) in callers {
                 let outcomes: Vec<_> = outcomes.by_ref().take(count).collect();
                 assert_eq!(outcomes.len(), count, "apply answers every request of an entry");
+                let end = first + u32::try_from(count).expect("an entry has less than 4 GiB");
+                let its = std::iter::from_fn(|| repeated.next_if(|next| next.ordinal < end));
+                let repeated = its
+                    .map(|next| Repeated {
+                        ordinal: next.ordinal - first,
+                        ..next
+                    })
+                    .collect();
+                first = end;
                 let _ = reply.send(Ok(Committed {
                     index: proposed.index,
                     term: proposed.term,
                     at,
                     outcomes,
+                    repeated,
                 }));
             }
         }
@@ -347,5 +377,48 @@ impl From<ProposeError> for BrokerError {
             ProposeError::Unknown(why) => Self::Unknown(why),
             ProposeError::Fatal(why) => Self::Internal(why),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_core::outcome::Reply;
+
+    use super::*;
+
+    #[test]
+    fn each_caller_is_told_where_its_own_requests_stand() {
+        let room = Arc::new(Semaphore::new(3));
+        let (mut callers, mut answers) = (Vec::new(), Vec::new());
+        for count in [2, 1, 3] {
+            let (reply, answer) = oneshot::channel();
+            callers.push((count, reply, room.clone().try_acquire_owned().unwrap()));
+            answers.push(answer);
+        }
+        let repeated = |ordinal, index| Repeated {
+            ordinal,
+            index,
+            at: Timestamp(index * 10),
+        };
+        let proposed = Proposed {
+            index: 9,
+            term: 2,
+            outcomes: vec![Ok(Reply::Done); 6],
+            repeated: vec![repeated(1, 4), repeated(3, 5), repeated(5, 6)],
+        };
+        distribute(callers, Timestamp(95), Ok(proposed));
+        let told = answers.into_iter().map(|mut answer| {
+            let answers = answer.try_recv().unwrap().unwrap().into_answers();
+            let places = answers.map(|(position, _)| (position.index, position.term, position.at.0));
+            places.collect::<Vec<_>>()
+        });
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            [
+                vec![(9, 2, 95), (4, 2, 40)],
+                vec![(9, 2, 95)],
+                vec![(5, 2, 50), (9, 2, 95), (6, 2, 60)],
+            ]
+        );
     }
 }

@@ -46,12 +46,14 @@ struct Inner {
     own_sequence: AtomicU64,
 }
 
-/// Where in the log an answer stands.
+/// Where in the log an answer stands: in the entry in which the request was
+/// executed, which is an earlier one if it was repeated.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
     /// Index of the entry.
     pub index: u64,
-    /// Term of the leader that proposed it.
+    /// Term of the leader that answers. It is that of the entry unless the
+    /// request was repeated.
     pub term: u64,
     /// Cluster time of the entry.
     pub at: Timestamp,
@@ -207,9 +209,8 @@ impl Broker {
 
     /// Publishes; the ids in order.
     pub async fn publish(&self, publish: Publish) -> Answered<Vec<MessageId>> {
-        let (position, mut outcomes) = self.publish_many(vec![publish]).await?;
-        let ids = outcomes.pop().expect("one outcome for one publish")?;
-        Ok((position, ids))
+        let mut answers = self.publish_many(vec![publish]).await?;
+        answers.pop().expect("one answer for one publish")
     }
 
     /// Many publishes, each a command of its own, in one entry. The answers are
@@ -217,7 +218,7 @@ impl Broker {
     pub async fn publish_many(
         &self,
         publishes: Vec<Publish>,
-    ) -> Answered<Vec<Result<Vec<MessageId>, BrokerError>>> {
+    ) -> Result<Vec<Answered<Vec<MessageId>>>, BrokerError> {
         self.submit_publishes(publishes).await?.answer().await
     }
 
@@ -567,13 +568,9 @@ impl Broker {
         let committed = self
             .propose_here(vec![request], Vec::new(), self.deadline())
             .await?;
-        let position = committed.position();
-        let reply = committed
-            .outcomes
-            .into_iter()
-            .next()
-            .expect("one outcome for one request")?;
-        Ok((position, reply))
+        let mut answers = committed.into_answers();
+        let (position, outcome) = answers.next().expect("one outcome for one request");
+        Ok((position, outcome?))
     }
 
     async fn read_barrier(&self) -> Result<u64, BrokerError> {
@@ -666,16 +663,6 @@ impl Broker {
     }
 }
 
-impl Committed {
-    fn position(&self) -> Position {
-        Position {
-            index: self.index,
-            term: self.term,
-            at: self.at,
-        }
-    }
-}
-
 /// Publishes that are on their way.
 pub struct SubmittedPublishes {
     /// None if every one was malformed.
@@ -686,32 +673,29 @@ pub struct SubmittedPublishes {
 
 impl SubmittedPublishes {
     /// Waits until they are applied; answers in order.
-    pub async fn answer(self) -> Answered<Vec<Result<Vec<MessageId>, BrokerError>>> {
+    pub async fn answer(self) -> Result<Vec<Answered<Vec<MessageId>>>, BrokerError> {
         let committed = match self.submitted {
-            Some(submitted) => submitted.answer().await?,
-            None => Committed {
-                index: 0,
-                term: 0,
-                at: Timestamp(0),
-                outcomes: Vec::new(),
-            },
+            Some(submitted) => Some(submitted.answer().await?),
+            None => None,
         };
-        let position = committed.position();
-        let mut outcomes = committed.outcomes.into_iter();
-        let answer = |malformed: Option<BrokerError>| match malformed {
-            Some(error) => Err(error),
-            None => match outcomes.next().expect("an outcome for each request")? {
+        let mut answers = committed.into_iter().flat_map(Committed::into_answers);
+        let answer = |malformed: Option<BrokerError>| {
+            if let Some(error) = malformed {
+                return Err(error);
+            }
+            let (position, outcome) = answers.next().expect("an outcome for each request");
+            match outcome? {
                 Reply::Published { first, count } => {
                     let id = |n| MessageId {
                         index: first.index,
                         number: first.number + n,
                     };
-                    Ok((0..count).map(id).collect())
+                    Ok((position, (0..count).map(id).collect()))
                 }
                 other => Err(unexpected(&other)),
-            },
+            }
         };
-        Ok((position, self.malformed.into_iter().map(answer).collect()))
+        Ok(self.malformed.into_iter().map(answer).collect())
     }
 }
 
@@ -722,13 +706,9 @@ impl SubmittedSettle {
     /// Waits until they are applied; results in order.
     pub async fn answer(self) -> Answered<Vec<Result<Settled, Rejection>>> {
         let committed = self.0.answer().await?;
-        let position = committed.position();
-        match committed
-            .outcomes
-            .into_iter()
-            .next()
-            .expect("one outcome for one request")?
-        {
+        let mut answers = committed.into_answers();
+        let (position, outcome) = answers.next().expect("one outcome for one request");
+        match outcome? {
             Reply::Settled(results) => Ok((position, results)),
             other => Err(unexpected(&other)),
         }

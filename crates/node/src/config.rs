@@ -86,7 +86,7 @@ impl Default for Config {
             client_advertise: "127.0.0.1:7400".to_owned(),
             peers: Vec::new(),
             peer_dial: BTreeMap::new(),
-            heartbeat: Duration::from_millis(75),
+            heartbeat: Duration::from_millis(100),
             election_timeout_min: Duration::from_millis(200),
             election_timeout_max: Duration::from_millis(350),
             snapshot_log_bytes: 64 * 1024 * 1024,

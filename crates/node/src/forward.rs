@@ -8,14 +8,14 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quorate_core::batch;
 use quorate_core::command::Request;
 use quorate_core::ids::Timestamp;
+use quorate_core::{Repeated, batch};
 use quorate_proto::internal::forward_client::ForwardClient;
 use quorate_proto::internal::forward_response::Result as Forwarded;
 use quorate_proto::internal::forward_server::{Forward, ForwardServer};
 use quorate_proto::internal::{
-    ForwardCommitted, ForwardRefused, ForwardRequest, ForwardResponse, ForwardUnknown,
+    ForwardCommitted, ForwardRefused, ForwardRepeated, ForwardRequest, ForwardResponse, ForwardUnknown,
 };
 use tonic::{Code, Request as GrpcRequest, Response, Status};
 
@@ -67,10 +67,27 @@ pub(crate) async fn propose(
             at: Timestamp(committed.cluster_time_ms),
             outcomes: batch::decode_outcomes(&committed.outcomes)
                 .map_err(|error| BrokerError::Internal(format!("forwarding: {error}")))?,
+            repeated: committed.repeats.iter().map(repeated_from_wire).collect(),
         }),
         Some(Forwarded::Refused(_)) => Err(BrokerError::NoLeader),
         Some(Forwarded::Unknown(unknown)) => Err(BrokerError::Unknown(unknown.why)),
         None => Err(BrokerError::Unknown("forwarding: an empty answer".to_owned())),
+    }
+}
+
+fn repeated_to_wire(repeated: &Repeated) -> ForwardRepeated {
+    ForwardRepeated {
+        ordinal: repeated.ordinal,
+        log_index: repeated.index,
+        cluster_time_ms: repeated.at.0,
+    }
+}
+
+fn repeated_from_wire(repeated: &ForwardRepeated) -> Repeated {
+    Repeated {
+        ordinal: repeated.ordinal,
+        index: repeated.log_index,
+        at: Timestamp(repeated.cluster_time_ms),
     }
 }
 
@@ -127,6 +144,7 @@ impl Forward for Service {
                 term: committed.term,
                 cluster_time_ms: committed.at.0,
                 outcomes: batch::encode_outcomes(&committed.outcomes),
+                repeats: committed.repeated.iter().map(repeated_to_wire).collect(),
             }),
             Err(error) if error.may_have_applied() => Forwarded::Unknown(ForwardUnknown {
                 why: error.to_string(),

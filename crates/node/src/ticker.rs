@@ -11,27 +11,29 @@ use quorate_core::command::{Command, Request};
 use crate::batcher::Proposal;
 use crate::broker::Broker;
 
-/// How late a deadline may be noticed that came up while the ticker slept.
-const RESOLUTION: Duration = Duration::from_millis(5);
+/// How late a deadline may be noticed that an entry has brought up: while many
+/// entries come, the state is looked at no more often.
+const RESOLUTION: Duration = Duration::from_millis(4);
 
 pub(crate) async fn run(broker: Broker) {
     let dispatch = broker.dispatch().clone();
     let mut leadership = broker.consensus().leadership();
     loop {
-        let applied = dispatch.applied.notified();
         let next = broker.consensus().with_state(quorate_core::Broker::next_deadline);
-        let (Some(next), Some(now)) = (next, broker.clock().now()) else {
-            // Nothing is due, or somebody else leads.
-            tokio::select! {
-                () = applied => {}
-                changed = leadership.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(Duration::from_millis(100)), if next.is_some() => {}
-            }
-            continue;
+        let now = broker.clock().now();
+        let left = match (next, now) {
+            (Some(next), Some(now)) => Duration::from_millis(next.0.saturating_sub(now.0)),
+            // It leads, but does not know the time yet.
+            (Some(_), None) if leadership.borrow().leading => RESOLUTION,
+            // Nothing is due here, or another node sees to it.
+            _ => Duration::MAX,
         };
-        if next > now {
-            let left = Duration::from_millis(next.0 - now.0);
-            tokio::time::sleep(left.min(RESOLUTION)).await;
+        if !left.is_zero() {
+            tokio::select! {
+                () = dispatch.applied.notified() => tokio::time::sleep(left.min(RESOLUTION)).await,
+                changed = leadership.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(left) => {}
+            }
             continue;
         }
         let tick = Request {

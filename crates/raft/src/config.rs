@@ -74,7 +74,7 @@ impl Default for Config {
             name: String::new(),
             peers: Vec::new(),
             peer_dial: BTreeMap::new(),
-            heartbeat: Duration::from_millis(75),
+            heartbeat: Duration::from_millis(100),
             election_timeout_min: Duration::from_millis(200),
             election_timeout_max: Duration::from_millis(350),
             stream_stall: Duration::from_millis(1_500),

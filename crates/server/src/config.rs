@@ -115,7 +115,7 @@ pub(crate) struct Settings {
     )]
     peer_dial: Option<Vec<DialRule>>,
 
-    /// Between two heartbeats of a leader [default: 75ms]
+    /// Between two heartbeats of a leader [default: 100ms]
     #[arg(
         long,
         env = "QUORATE_HEARTBEAT",
