@@ -215,7 +215,7 @@ pub fn an_ack_is_final(history: &History) -> Vec<Violation> {
 pub fn a_stale_token_is_refused(history: &History) -> Vec<Violation> {
     let mut finding = Finding::new("a stale token is refused");
     let settles = history.settles_by_token();
-    for leases in by_message(history).values() {
+    for leases in history.leases_by_message().values() {
         for (place, lease) in leases.iter().enumerate() {
             let of_lease = settles.get(lease.token.as_str()).map_or(&[][..], Vec::as_slice);
             let done = of_lease.iter().filter(|settle| settle.outcome.done().is_some());
@@ -227,10 +227,7 @@ pub fn a_stale_token_is_refused(history: &History) -> Vec<Violation> {
                     ends.len()
                 ));
             }
-            let later = leases[place + 1..]
-                .iter()
-                .filter(|later| later.fence > lease.fence);
-            let seen_elsewhere = later.map(|later| later.received).min();
+            let seen_elsewhere = leases[place + 1..].iter().map(|later| later.received).min();
             let settled_at = ends.iter().map(|settle| settle.answered).min();
             for settle in done {
                 if seen_elsewhere.is_some_and(|at| settle.invoked > at) {
@@ -272,7 +269,7 @@ pub fn a_lease_is_exclusive(history: &History) -> Vec<Violation> {
             ));
         }
     }
-    for leases in by_message(history).values() {
+    for leases in history.leases_by_message().values() {
         for pair in leases.windows(2) {
             let [lease, next] = pair else { continue };
             let tried = settles
@@ -310,7 +307,7 @@ pub fn attempts_count_failures(history: &History, deliveries_max: u32) -> Vec<Vi
             ));
         }
     };
-    for leases in history.leases().values() {
+    for leases in history.leases_by_place().values() {
         if let Some(first) = leases.first() {
             let most = if first.redelivered { u64::MAX } else { 1 };
             check(&first.token, first.attempt, 1, most);
@@ -337,7 +334,7 @@ pub fn first_deliveries_are_in_order(history: &History) -> Vec<Violation> {
     let mut finding = Finding::new("first deliveries are in the order of publishing");
     let mut first: BTreeMap<&str, Vec<&Delivery>> = BTreeMap::new();
     let dead_letters: BTreeSet<&str> = dead_letter_queues(history);
-    for delivery in &history.deliveries {
+    for delivery in history.leases() {
         // A dead-letter queue has the order in which messages died.
         if !delivery.redelivered && !dead_letters.contains(delivery.queue.as_str()) {
             first.entry(&delivery.queue).or_default().push(delivery);
@@ -354,7 +351,7 @@ pub fn first_deliveries_are_in_order(history: &History) -> Vec<Violation> {
             }
         }
     }
-    for leases in history.leases().values() {
+    for leases in history.leases_by_place().values() {
         for later in leases.iter().skip(1).filter(|lease| !lease.redelivered) {
             finding.add(format!(
                 "{} is not the first lease of {:?} and says so",
@@ -470,18 +467,6 @@ fn by_key(history: &History) -> BTreeMap<u64, &Publish> {
         .iter()
         .map(|publish| (publish.key, publish))
         .collect()
-}
-
-/// The leases of each message over all queues, by fence.
-fn by_message(history: &History) -> BTreeMap<MessageId, Vec<&Delivery>> {
-    let mut leases: BTreeMap<_, Vec<&Delivery>> = BTreeMap::new();
-    for delivery in &history.deliveries {
-        leases.entry(delivery.message).or_default().push(delivery);
-    }
-    for of_message in leases.values_mut() {
-        of_message.sort_by_key(|delivery| delivery.fence);
-    }
-    leases
 }
 
 /// Queues to which nobody publishes.

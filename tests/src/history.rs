@@ -4,7 +4,7 @@
 //! the broker says of order, fences and log positions, and what it says of time,
 //! cluster time, is kept beside them and never mixed with them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -267,23 +267,40 @@ impl Recorder {
 }
 
 impl History {
-    /// The deliveries of each message in each queue, by fence.
+    /// Every lease once, at its first receipt: one whose holder does not know what
+    /// became of its settlement may be handed to it again.
+    pub fn leases(&self) -> impl Iterator<Item = &Delivery> {
+        let mut seen = BTreeSet::new();
+        self.deliveries
+            .iter()
+            .filter(move |delivery| seen.insert(delivery.fence))
+    }
+
+    /// The leases of each message in each queue, by fence.
     #[must_use]
-    pub fn leases(&self) -> BTreeMap<(&str, MessageId), Vec<&Delivery>> {
+    pub fn leases_by_place(&self) -> BTreeMap<(&str, MessageId), Vec<&Delivery>> {
+        self.leases_by(|delivery| (delivery.queue.as_str(), delivery.message))
+    }
+
+    /// The leases of each message over all queues, by fence.
+    #[must_use]
+    pub fn leases_by_message(&self) -> BTreeMap<MessageId, Vec<&Delivery>> {
+        self.leases_by(|delivery| delivery.message)
+    }
+
+    fn leases_by<'a, K: Ord>(&'a self, key: impl Fn(&'a Delivery) -> K) -> BTreeMap<K, Vec<&'a Delivery>> {
         let mut leases: BTreeMap<_, Vec<&Delivery>> = BTreeMap::new();
-        for delivery in &self.deliveries {
-            leases
-                .entry((delivery.queue.as_str(), delivery.message))
-                .or_default()
-                .push(delivery);
+        for delivery in self.leases() {
+            leases.entry(key(delivery)).or_default().push(delivery);
         }
-        for of_message in leases.values_mut() {
-            of_message.sort_by_key(|delivery| delivery.fence);
+        for group in leases.values_mut() {
+            group.sort_by_key(|delivery| delivery.fence);
         }
         leases
     }
 
-    /// The settlements of each lease, by its token, in the order in which they were asked for.
+    /// The settlements of each lease, by its token, in the order in which they
+    /// were asked for.
     #[must_use]
     pub fn settles_by_token(&self) -> BTreeMap<&str, Vec<&Settle>> {
         let mut settles: BTreeMap<_, Vec<&Settle>> = BTreeMap::new();
