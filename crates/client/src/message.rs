@@ -23,12 +23,14 @@ pub struct Message {
     wire: v1::OutgoingMessage,
 }
 
-/// Where in the replicated log a change stands.
+/// Where in the replicated log a change stands: also if its request had to be
+/// repeated, the entry in which it was executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
     /// Index of its log entry.
     pub log_index: u64,
-    /// Term of the leader that wrote the entry.
+    /// Term of the leader that answered. It is that of the entry unless the
+    /// request was repeated.
     pub term: u64,
     /// The cluster's time at that entry, milliseconds since the Unix epoch.
     pub cluster_time_ms: u64,

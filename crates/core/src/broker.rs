@@ -14,7 +14,7 @@ use crate::ids::{Incarnation, NodeId, QueueId, QueueName, Timestamp};
 use crate::limits::{DUE_PER_ENTRY_MAX, REQUESTS_PER_ENTRY_MAX};
 use crate::outcome::{Outcome, Rejection, Reply};
 use crate::queue::{Queue, State};
-use crate::requests::{Admission, Requests};
+use crate::requests::{Admission, Executed, Requests};
 use crate::session::Sessions;
 
 /// What the log says of an entry besides its content.
@@ -35,6 +35,21 @@ pub struct Applied {
     pub outcomes: Vec<Outcome>,
     /// What is to be done, in order.
     pub effects: Vec<Effect>,
+    /// Those of its requests that had been executed before, in order.
+    pub repeated: Vec<Repeated>,
+}
+
+/// A request that had been executed before: its outcome is of then, and so is
+/// its place in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repeated {
+    /// Its place among the outcomes of the entry that repeats it.
+    pub ordinal: u32,
+    /// Index of the entry in which it was executed. Of a lease that waited: the
+    /// entry of the Lease, not the one that answered it.
+    pub index: u64,
+    /// Cluster time of that entry.
+    pub at: Timestamp,
 }
 
 /// The broker.
@@ -63,6 +78,8 @@ pub struct Broker {
 
     /// Effects of the entry under way; empty between entries.
     pub(crate) effects: Vec<Effect>,
+    /// Of the entry under way, as effects.
+    pub(crate) repeated: Vec<Repeated>,
     /// Queues in which something may be assigned; empty between commands.
     pub(crate) touched: BTreeSet<QueueId>,
 }
@@ -114,6 +131,7 @@ impl Broker {
         let applied = Applied {
             outcomes,
             effects: std::mem::take(&mut self.effects),
+            repeated: std::mem::take(&mut self.repeated),
         };
         self.hash.update(&meta, &applied);
         applied
@@ -165,13 +183,20 @@ impl Broker {
         match admission {
             Admission::New => {
                 let outcome = self.execute(request, ordinal, contents);
-                self.requests.remember(id, &outcome);
+                let executed = Executed {
+                    outcome: outcome.clone(),
+                    index: self.index,
+                    at: self.now,
+                };
+                self.requests.remember(id, executed);
                 outcome
             }
-            Admission::Repeated(outcome) => {
+            Admission::Repeated(Executed { outcome, index, at }) => {
                 if let (Ok(Reply::Waiting), Command::Lease { node, .. }) = (&outcome, &request.command) {
                     self.retarget(id, *node);
                 }
+                let ordinal = u32::try_from(ordinal).expect("it is below REQUESTS_PER_ENTRY_MAX");
+                self.repeated.push(Repeated { ordinal, index, at });
                 outcome
             }
             Admission::Refused(rejection) => Err(rejection),

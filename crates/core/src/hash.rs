@@ -8,6 +8,7 @@ use crate::broker::{Applied, Meta};
 
 /// `h(i) = xxh3_128(h(i-1), index, digest, outcomes, effects)`. Equal on all
 /// nodes that applied the same; not equal, but for chance, on any that did not.
+/// Which requests were repeated follows from the entries.
 #[derive(Debug, Default)]
 pub(crate) struct RollingHash {
     value: u128,

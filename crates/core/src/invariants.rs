@@ -283,9 +283,13 @@ impl Checker<'_> {
         let mut waiting = BTreeSet::new();
         for (id, client) in self.broker.requests.clients() {
             waiting.extend(client.waiting().map(|sequence| (*id, sequence)));
-            self.ensure(client.is_sound(), || {
+            self.ensure(client.is_bounded(), || {
                 format!("client {}: its window is not bounded", id.0)
             });
+            self.ensure(
+                client.is_no_later_than(self.broker.index, self.broker.now),
+                || format!("client {}: a request of the future is remembered", id.0),
+            );
         }
         self.ensure(waiting.iter().eq(self.broker.waiters.by_request.keys()), || {
             "the requests that are remembered as waiting are not those that wait".into()

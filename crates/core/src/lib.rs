@@ -46,7 +46,8 @@
 //! which can move to another node; leases that were pulled end by their time.
 //!
 //! A request with a [request id](ids::RequestId) is done once, however often it
-//! comes, and answered alike each time.
+//! comes, and answered alike each time: with the same outcome, of the same
+//! [place in the log](Repeated).
 //!
 //! # What always holds
 //!
@@ -64,7 +65,8 @@
 //!    never takes it above its credit.
 //! 5. No ready message waits while somebody could take it.
 //! 6. A session that is not orphaned is on the current life of its node.
-//! 7. The requests that are remembered as waiting are those that wait.
+//! 7. The requests that are remembered as waiting are those that wait. None is
+//!    remembered of an entry that is still to come.
 //! 8. Every index says what the records say.
 //!
 //! # How it is kept
@@ -109,6 +111,6 @@ mod settle;
 pub mod snapshot;
 mod view;
 
-pub use broker::{Applied, Broker, Meta};
+pub use broker::{Applied, Broker, Meta, Repeated};
 pub use snapshot::{RestoreError, Snapshot};
 pub use view::{ConsumerView, QueueCounts, QueueView, SessionView, Totals};

@@ -3,7 +3,9 @@
 //! A client numbers its requests and says with each which is the oldest it
 //! still waits for. The broker keeps the outcomes from there on, so that a
 //! request that comes again, after a time-out or through another node, is
-//! answered with what it was answered first.
+//! answered with what it was answered first. With each it keeps the entry in
+//! which the request was executed, since that is where the change stands; of a
+//! lease that waits that is the entry of the Lease, whichever answers it later.
 //!
 //! A client that nobody remembers is taken for a new one only if it still
 //! waits for its first request. Any other was forgotten, and with it what it
@@ -35,7 +37,18 @@ pub(crate) struct Requests {
 pub(crate) struct Client {
     pub(crate) head: ClientHead,
     /// By sequence, none below the floor.
-    pub(crate) outcomes: BTreeMap<u64, Outcome>,
+    pub(crate) outcomes: BTreeMap<u64, Executed>,
+}
+
+/// A request that was executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Executed {
+    pub(crate) outcome: Outcome,
+    /// Of the entry in which it was; an answer that comes later changes
+    /// neither this nor the time.
+    pub(crate) index: u64,
+    /// Cluster time of that entry.
+    pub(crate) at: Timestamp,
 }
 
 /// What is persisted of a client besides its outcomes.
@@ -53,7 +66,7 @@ pub(crate) enum Admission {
     /// Do it, and remember the outcome.
     New,
     /// It was done.
-    Repeated(Outcome),
+    Repeated(Executed),
     /// Neither do it nor remember anything.
     Refused(Rejection),
 }
@@ -87,8 +100,8 @@ impl Requests {
         client.raise_floor(id.oldest_unanswered, |sequence| {
             given_up.push((id.client, sequence));
         });
-        if let Some(outcome) = client.outcomes.get(&id.sequence) {
-            return Admission::Repeated(outcome.clone());
+        if let Some(executed) = client.outcomes.get(&id.sequence) {
+            return Admission::Repeated(executed.clone());
         }
         if client.outcomes.len() >= OUTCOMES_PER_CLIENT_MAX {
             return Admission::Refused(Rejection::LimitExceeded(format!(
@@ -99,14 +112,12 @@ impl Requests {
     }
 
     /// Of a request that was admitted as new.
-    pub(crate) fn remember(&mut self, id: RequestId, outcome: &Outcome) {
+    pub(crate) fn remember(&mut self, id: RequestId, executed: Executed) {
         let client = self
             .clients
             .get_mut(&id.client)
             .expect("a request was admitted, so its client is known");
-        Arc::make_mut(client)
-            .outcomes
-            .insert(id.sequence, outcome.clone());
+        Arc::make_mut(client).outcomes.insert(id.sequence, executed);
     }
 
     /// A waiting request has its answer.
@@ -115,7 +126,7 @@ impl Requests {
             return;
         };
         if let Some(waiting) = Arc::make_mut(client).outcomes.get_mut(&sequence) {
-            *waiting = outcome;
+            waiting.outcome = outcome;
         }
     }
 
@@ -186,8 +197,8 @@ impl Client {
             if *oldest.key() >= self.head.floor {
                 break;
             }
-            let (sequence, outcome) = oldest.remove_entry();
-            if outcome == Ok(Reply::Waiting) {
+            let (sequence, executed) = oldest.remove_entry();
+            if executed.outcome == Ok(Reply::Waiting) {
                 given_up(sequence);
             }
         }
@@ -198,14 +209,20 @@ impl Client {
         let waiting = self
             .outcomes
             .iter()
-            .filter(|(_, outcome)| **outcome == Ok(Reply::Waiting));
+            .filter(|(_, executed)| executed.outcome == Ok(Reply::Waiting));
         waiting.map(|(sequence, _)| *sequence)
     }
 
     /// No outcome is below the floor, none too many.
-    pub(crate) fn is_sound(&self) -> bool {
+    pub(crate) fn is_bounded(&self) -> bool {
         self.outcomes.keys().all(|sequence| *sequence >= self.head.floor)
             && self.outcomes.len() <= OUTCOMES_PER_CLIENT_MAX
+    }
+
+    /// Nothing was executed after that entry.
+    pub(crate) fn is_no_later_than(&self, index: u64, at: Timestamp) -> bool {
+        let mut executed = self.outcomes.values();
+        executed.all(|executed| executed.index <= index && executed.at <= at)
     }
 }
 
@@ -243,11 +260,19 @@ mod tests {
         }
     }
 
+    fn executed(outcome: Outcome) -> Executed {
+        Executed {
+            outcome,
+            index: 5,
+            at: Timestamp(50),
+        }
+    }
+
     /// Admits a request, and remembers it as done if it is new.
     fn ask(requests: &mut Requests, id: RequestId) -> Result<&'static str, Rejection> {
         match requests.admit(id, Timestamp(0)).0 {
             Admission::New => {
-                requests.remember(id, &Ok(Reply::Done));
+                requests.remember(id, executed(Ok(Reply::Done)));
                 Ok("new")
             }
             Admission::Repeated(_) => Ok("repeated"),
@@ -293,8 +318,20 @@ mod tests {
     fn giving_up_a_wait_is_told() {
         let mut requests = Requests::default();
         requests.admit(id(7, 1, 1), Timestamp(0));
-        requests.remember(id(7, 1, 1), &Ok(Reply::Waiting));
+        requests.remember(id(7, 1, 1), executed(Ok(Reply::Waiting)));
         assert_eq!(requests.admit(id(7, 2, 1), Timestamp(0)).1, []);
         assert_eq!(requests.admit(id(7, 3, 2), Timestamp(0)).1, [(ClientId(7), 1)]);
+    }
+
+    #[test]
+    fn an_answer_that_comes_later_does_not_move_its_request() {
+        let mut requests = Requests::default();
+        requests.admit(id(7, 1, 1), Timestamp(0));
+        requests.remember(id(7, 1, 1), executed(Ok(Reply::Waiting)));
+        requests.replace(ClientId(7), 1, Ok(Reply::Leased(Vec::new())));
+        let Admission::Repeated(again) = requests.admit(id(7, 1, 1), Timestamp(90)).0 else {
+            panic!("it is remembered");
+        };
+        assert_eq!(again, executed(Ok(Reply::Leased(Vec::new()))));
     }
 }

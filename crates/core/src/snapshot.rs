@@ -25,9 +25,8 @@ use crate::graves::Graves;
 use crate::hash::{RollingHash, encode_into};
 use crate::ids::{ClientId, ConsumerId, Incarnation, MessageId, NodeId, QueueId, SessionId, Timestamp};
 use crate::invariants;
-use crate::outcome::Outcome;
 use crate::queue::{Head, Holder, Lease, Page, Pages, Place, Queue, State, Taker, Tally};
-use crate::requests::{Client, ClientHead, Requests};
+use crate::requests::{Client, ClientHead, Executed, Requests};
 use crate::session::{Consumer, Session, SessionHead};
 
 /// Pieces of a snapshot have at most this many bytes.
@@ -109,7 +108,7 @@ enum Frame<'a> {
     /// Of the client before it.
     Outcome {
         sequence: u64,
-        outcome: Cow<'a, Outcome>,
+        executed: Cow<'a, Executed>,
     },
     End {
         checksum: u64,
@@ -260,11 +259,11 @@ impl Snapshot {
                 id: *id,
                 head: client.head,
             })?;
-            for (sequence, outcome) in &client.outcomes {
-                let outcome = Cow::Borrowed(outcome);
+            for (sequence, executed) in &client.outcomes {
+                let executed = Cow::Borrowed(executed);
                 writer.frame(&Frame::Outcome {
                     sequence: *sequence,
-                    outcome,
+                    executed,
                 })?;
             }
         }
@@ -455,11 +454,11 @@ impl Restoring {
                 };
                 self.clients.insert(id, Arc::new(client)).is_none()
             }
-            Frame::Outcome { sequence, outcome } => {
+            Frame::Outcome { sequence, executed } => {
                 let client = self.last_client.and_then(|id| self.clients.get_mut(&id));
                 client.is_some_and(|client| {
                     let client = Arc::get_mut(client).expect("nobody else has it yet");
-                    client.outcomes.insert(sequence, outcome.into_owned()).is_none()
+                    client.outcomes.insert(sequence, executed.into_owned()).is_none()
                 })
             }
             Frame::End { .. } => unreachable!("the caller takes the end"),

@@ -6,7 +6,8 @@
 //!
 //! After every command the invariants are checked, and the broker is thrown away
 //! for one that is restored from its snapshot. So each script also says that a
-//! snapshot forgets nothing.
+//! snapshot forgets nothing. Under what a repeated request was answered stands
+//! the entry in which it was executed.
 //!
 //! | Command | |
 //! |---|---|
@@ -40,7 +41,7 @@ use quorate_core::ids::{
     Timestamp, Token,
 };
 use quorate_core::outcome::{Outcome, Reply};
-use quorate_core::{Broker, Meta, invariants};
+use quorate_core::{Broker, Meta, Repeated, invariants};
 
 /// A test for each topic, and one that no topic is left out.
 macro_rules! topics {
@@ -145,14 +146,19 @@ impl Script {
         };
         let applied = self.broker.apply(meta, &entry.requests, &entry.contents);
         let mut out = String::new();
-        for (request, outcome) in entry.requests.iter().zip(&applied.outcomes) {
+        let mut repeated = applied.repeated.into_iter().peekable();
+        for ((ordinal, request), outcome) in (0..).zip(&entry.requests).zip(&applied.outcomes) {
             if let (Command::AttachSession { session, .. }, Ok(Reply::Attached { epoch, .. })) =
                 (&request.command, outcome)
             {
                 self.epochs.insert(*session, *epoch);
             }
             self.outcome(outcome, &mut out);
+            if let Some(Repeated { index, at, .. }) = repeated.next_if(|next| next.ordinal == ordinal) {
+                writeln!(out, "    as in entry {index}, {}", time(at)).unwrap();
+            }
         }
+        assert_eq!(repeated.next(), None);
         let dropped = |effect: &Effect| matches!(effect, Effect::ContentDropped { .. });
         for effects in applied
             .effects

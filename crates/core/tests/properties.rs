@@ -170,6 +170,7 @@ fn compare(applied: &Applied, expected: &Applied) -> Result<(), TestCaseError> {
         dropped
     };
     prop_assert_eq!(contents(applied), contents(expected));
+    prop_assert_eq!(&applied.repeated, &expected.repeated);
     Ok(())
 }
 

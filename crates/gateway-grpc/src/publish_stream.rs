@@ -109,10 +109,10 @@ async fn submit(
         .await
         .map_err(|error| error::status(&error))?;
     Ok(async move {
-        let (position, outcomes) = submitted.answer().await.map_err(|error| error::status(&error))?;
-        for (sequence, outcome) in sequences.into_iter().zip(outcomes) {
-            confirms.push(match outcome {
-                Ok(ids) => v1::Confirm {
+        let answers = submitted.answer().await.map_err(|error| error::status(&error))?;
+        for (sequence, answer) in sequences.into_iter().zip(answers) {
+            confirms.push(match answer {
+                Ok((position, ids)) => v1::Confirm {
                     sequence,
                     outcome: Some(Outcome::Confirmed(convert::published(position, &ids))),
                 },

@@ -17,7 +17,7 @@ use openraft::{EntryPayload, ReadPolicy, ServerState};
 use parking_lot::Mutex;
 use quorate_core::ids::{Incarnation, MessageId, NodeId, Timestamp};
 use quorate_core::outcome::Outcome;
-use quorate_core::{Broker, batch};
+use quorate_core::{Broker, Repeated, batch};
 use quorate_proto::internal as wire;
 use quorate_proto::internal::peer_server::PeerServer;
 use quorate_storage::Store;
@@ -79,6 +79,8 @@ pub struct Proposed {
     pub term: u64,
     /// One for each command, in the order of the batch.
     pub outcomes: Vec<Outcome>,
+    /// Those of them that had been executed before, in order.
+    pub repeated: Vec<Repeated>,
 }
 
 impl Consensus {
@@ -277,6 +279,7 @@ impl Consensus {
                     index: response.log_id.index,
                     term: response.log_id.leader_id.term,
                     outcomes: response.data.outcomes,
+                    repeated: response.data.repeated,
                 }),
                 Ok(Err(ClientWriteError::ForwardToLeader(to))) => Err(ProposeError::NotLeader {
                     leader: describe(

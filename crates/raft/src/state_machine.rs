@@ -198,6 +198,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                     effects = Some(applied.effects);
                     Answer {
                         outcomes: applied.outcomes,
+                        repeated: applied.repeated,
                     }
                 }
             };

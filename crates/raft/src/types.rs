@@ -9,6 +9,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use quorate_core::Repeated;
 use quorate_core::outcome::Outcome;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,8 @@ pub struct Batch(pub Bytes);
 pub struct Answer {
     /// One for each command of the batch, in its order.
     pub outcomes: Vec<Outcome>,
+    /// Those of them that had been executed before, in order.
+    pub repeated: Vec<Repeated>,
 }
 
 /// A node as the membership in the log knows it.

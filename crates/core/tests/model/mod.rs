@@ -5,8 +5,6 @@
 //! the bounds on sizes and numbers, and that one entry does a limited part of
 //! what is due: scripts and unit tests look at those.
 
-use quorate_core::Applied;
-use quorate_core::QueueCounts;
 use quorate_core::command::{
     Command, NewMessage, Overflow, Request, Settings, SettingsPatch, Settlement, Verdict,
 };
@@ -16,6 +14,7 @@ use quorate_core::ids::{
     Timestamp, Token,
 };
 use quorate_core::outcome::{Outcome, Rejection, Reply, Settled};
+use quorate_core::{Applied, QueueCounts, Repeated};
 
 const SESSION_GRACE: u64 = 10_000;
 const CLIENT_TTL: u64 = 600_000;
@@ -36,6 +35,7 @@ pub(crate) struct Model {
     clients: Vec<Client>,
     nodes: Vec<(NodeId, Incarnation)>,
     effects: Vec<Effect>,
+    repeated: Vec<Repeated>,
 }
 
 pub(crate) struct Queue {
@@ -105,7 +105,14 @@ struct Client {
     id: ClientId,
     floor: u64,
     used_at: u64,
-    outcomes: Vec<(u64, Outcome)>,
+    outcomes: Vec<Executed>,
+}
+
+struct Executed {
+    sequence: u64,
+    outcome: Outcome,
+    index: u64,
+    at: u64,
 }
 
 impl Client {
@@ -159,6 +166,7 @@ impl Model {
         Applied {
             outcomes,
             effects: std::mem::take(&mut self.effects),
+            repeated: std::mem::take(&mut self.repeated),
         }
     }
 
@@ -280,14 +288,11 @@ impl Model {
         client.used_at = self.now;
         client.floor = client.floor.max(id.oldest_unanswered);
         let floor = client.floor;
-        client.outcomes.retain(|(sequence, _)| *sequence >= floor);
+        client.outcomes.retain(|executed| executed.sequence >= floor);
         self.waiters
             .retain(|w| w.request.client != id.client || w.request.sequence >= floor);
-        if let Some((_, outcome)) = client
-            .outcomes
-            .iter()
-            .find(|(sequence, _)| *sequence == id.sequence)
-        {
+        if let Some(executed) = client.outcomes.iter().find(|e| e.sequence == id.sequence) {
+            let outcome = &executed.outcome;
             if let (Ok(Reply::Waiting), Command::Lease { node, .. }) = (outcome, &request.command) {
                 for waiter in &mut self.waiters {
                     if (waiter.request.client, waiter.request.sequence) == (id.client, id.sequence) {
@@ -296,10 +301,20 @@ impl Model {
                     }
                 }
             }
+            self.repeated.push(Repeated {
+                ordinal: ordinal as u32,
+                index: executed.index,
+                at: Timestamp(executed.at),
+            });
             return outcome.clone();
         }
         let outcome = self.command(request, ordinal, first, contents);
-        self.clients[place].outcomes.push((id.sequence, outcome.clone()));
+        self.clients[place].outcomes.push(Executed {
+            sequence: id.sequence,
+            outcome: outcome.clone(),
+            index: self.index,
+            at: self.now,
+        });
         outcome
     }
 
@@ -883,9 +898,9 @@ impl Model {
         client
             .outcomes
             .iter_mut()
-            .find(|(s, _)| *s == sequence)
+            .find(|executed| executed.sequence == sequence)
             .unwrap()
-            .1 = outcome;
+            .outcome = outcome;
     }
 
     fn settle(&mut self, settlement: &Settlement) -> Result<Settled, Rejection> {
