@@ -8,7 +8,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = PathBuf::from("../../proto");
     println!("cargo:rerun-if-changed=../../proto");
     let public = ["quorate/v1/broker.proto", "quorate/v1/cluster.proto"];
-    let internal = ["quorate/internal/v1/peer.proto", "quorate/internal/v1/content.proto", "quorate/internal/v1/forward.proto"];
+    let internal = [
+        "quorate/internal/v1/peer.proto",
+        "quorate/internal/v1/content.proto",
+        "quorate/internal/v1/forward.proto",
+    ];
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
 
     // Reflection shows the public API only.
