@@ -46,7 +46,6 @@ pub struct Verdict {
 #[must_use]
 pub fn small_snapshots(nodes: usize) -> Builder {
     let builder = Cluster::builder(nodes);
-    let builder = builder.setting("log", "info,openraft=warn");
     builder
         .setting("snapshot-log-bytes", "128KiB")
         .setting("log-keep-bytes", "64KiB")
@@ -191,7 +190,7 @@ impl Trial {
 
 /// The consensus library calls it an error when a message comes to a node that
 /// has begun to stop. What matters of its errors, our own lines say.
-const LIBRARY: &str = " ERROR openraft::";
+const LIBRARY: &str = " ERROR openraft";
 
 /// No node has panicked, or said ERROR but with the expected words.
 ///
