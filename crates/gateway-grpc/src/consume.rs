@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt as _};
 use quorate_node::session::{Event, Session};
-use quorate_node::types::{ConsumerId, Leased, SessionId};
+use quorate_node::types::{ConsumerId, SessionId};
 use quorate_node::{Broker, BrokerError};
 use quorate_proto::v1;
 use quorate_proto::v1::consume_request::Request;
@@ -139,7 +139,10 @@ async fn deliver(broker: &Broker, session: &Session, answers: &Answers) -> Resul
         for event in events {
             match event {
                 Event::Deliver { leased, .. } => {
-                    let delivery = fetch(broker, leased).await.map_err(End::Told)?;
+                    let Some(content) = broker.content(&leased).await else {
+                        continue;
+                    };
+                    let delivery = convert::delivery(leased, content);
                     bytes += delivery.body.len();
                     deliveries.push(delivery);
                     if bytes >= BYTES_PER_ANSWER {
@@ -160,11 +163,6 @@ async fn deliver(broker: &Broker, session: &Session, answers: &Answers) -> Resul
         }
     }
     Err(End::Told(BrokerError::SessionLost))
-}
-
-async fn fetch(broker: &Broker, leased: Leased) -> Result<v1::Delivery, BrokerError> {
-    let content = broker.content(&leased).await?;
-    Ok(convert::delivery(leased, content))
 }
 
 /// Takes credit and settlements until the client has no more to say.

@@ -172,8 +172,9 @@ impl v1::broker_server::Broker for Service {
             let (position, leased) = self.broker.lease(id, options).await?;
             let mut deliveries = Vec::with_capacity(leased.len());
             for leased in leased {
-                let content = self.broker.content(&leased).await?;
-                deliveries.push(convert::delivery(leased, content));
+                if let Some(content) = self.broker.content(&leased).await {
+                    deliveries.push(convert::delivery(leased, content));
+                }
             }
             Ok(v1::LeaseResponse {
                 commit: Some(convert::commit(position)),

@@ -36,8 +36,6 @@ struct Inner {
     dispatch: Arc<Dispatch>,
     counters: Arc<Counters>,
     limits: Limits,
-    /// Grace of a session whose connection was sent elsewhere.
-    session_grace: Duration,
     draining: AtomicBool,
     /// Set when leadership is handed over, or could not be: streams end now.
     closing: watch::Sender<bool>,
@@ -98,12 +96,7 @@ pub struct LeaseOptions {
 }
 
 impl Broker {
-    pub(crate) fn new(
-        consensus: Consensus,
-        dispatch: Arc<Dispatch>,
-        limits: Limits,
-        session_grace: Duration,
-    ) -> Self {
+    pub(crate) fn new(consensus: Consensus, dispatch: Arc<Dispatch>, limits: Limits) -> Self {
         let clock = Arc::new(ClusterClock::default());
         let counters = Arc::new(Counters::default());
         let batcher = Batcher::start(consensus.clone(), clock.clone(), counters.clone(), limits.clone());
@@ -114,7 +107,6 @@ impl Broker {
             dispatch,
             counters,
             limits,
-            session_grace,
             draining: AtomicBool::new(false),
             closing: watch::Sender::new(false),
             own_client: ClientId(rand::random::<u64>().max(1)),
@@ -341,8 +333,20 @@ impl Broker {
         ))
     }
 
-    /// Properties and body of a leased message.
-    pub async fn content(&self, leased: &Leased) -> Result<Content, BrokerError> {
+    /// Properties and body of a leased message. None, and a line in the log, if
+    /// they cannot be had: then the lease had better not be passed on. Its
+    /// message is gone, or comes again when the lease ends.
+    pub async fn content(&self, leased: &Leased) -> Option<Content> {
+        match self.find_content(leased).await {
+            Ok(content) => Some(content),
+            Err(error) => {
+                tracing::warn!(message = %leased.message, queue = %leased.queue, %error, "not delivered");
+                None
+            }
+        }
+    }
+
+    async fn find_content(&self, leased: &Leased) -> Result<Content, BrokerError> {
         let bytes = self
             .0
             .consensus
@@ -420,26 +424,22 @@ impl Broker {
         Ok((position, ()))
     }
 
+    /// A connection is gone. What is kept for its client, or cannot be ended
+    /// now, is ended by [`nodes::end_abandoned`](crate::nodes::end_abandoned).
     pub(crate) fn end_session(&self, session: SessionId, epoch: u64, outbox: &Arc<Outbox>, keep: bool) {
         self.0.dispatch.unregister(session, outbox);
-        if self.is_draining() {
-            // Its client resumes at another node, or it ends with this node's life.
+        if keep || self.is_draining() {
             return;
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return;
-        };
-        let broker = self.clone();
-        runtime.spawn(async move {
-            if keep {
-                tokio::time::sleep(broker.0.session_grace).await;
-            }
-            let request = Request {
-                id: None,
-                command: Command::CloseSession { session, epoch },
-            };
-            forward::insist(&broker, request, Duration::from_secs(60)).await;
-        });
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let broker = self.clone();
+            runtime.spawn(async move { broker.close_session(session, epoch).await });
+        }
+    }
+
+    pub(crate) async fn close_session(&self, session: SessionId, epoch: u64) {
+        let command = Command::CloseSession { session, epoch };
+        forward::insist(self, Request { id: None, command }, Duration::from_secs(10)).await;
     }
 
     // ------------------------------------------------------------- cluster

@@ -41,7 +41,8 @@ pub struct Config {
     pub snapshot_log_bytes: u64,
     /// Log kept behind a snapshot for followers that were away.
     pub log_keep_bytes: u64,
-    /// Sessions of a node that is not heard of end after this long.
+    /// Sessions of a node that is not heard of end after this long; so do those
+    /// whose connection is gone and whose client has not resumed them.
     pub node_down_after: Duration,
     /// Bounds of what may wait in this node.
     pub limits: Limits,

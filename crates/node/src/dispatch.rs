@@ -73,6 +73,11 @@ impl Dispatch {
         }
     }
 
+    /// A connection of that session is here.
+    pub(crate) fn holds(&self, session: SessionId) -> bool {
+        self.sessions.lock().contains_key(&session)
+    }
+
     /// Sessions attached here.
     pub(crate) fn session_count(&self) -> usize {
         self.sessions.lock().len()

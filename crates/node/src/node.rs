@@ -43,7 +43,7 @@ impl Node {
         };
         let consensus = Consensus::start(raft, dispatch.clone(), extra).await?;
         dispatch.set_node(consensus.node_id());
-        let broker = Broker::new(consensus, dispatch, config.limits, config.node_down_after);
+        let broker = Broker::new(consensus, dispatch, config.limits);
         let _ = forwarded.set(broker.clone());
 
         let give_back = broker.clone();
@@ -51,6 +51,7 @@ impl Node {
             tokio::spawn(ticker::run(broker.clone())),
             tokio::spawn(nodes::announce(broker.clone())),
             tokio::spawn(nodes::watch(broker.clone(), config.node_down_after)),
+            tokio::spawn(nodes::end_abandoned(broker.clone(), config.node_down_after)),
             tokio::spawn(async move {
                 while let Some(tokens) = unclaimed.recv().await {
                     give_back.release(tokens).await;
