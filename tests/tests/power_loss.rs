@@ -6,6 +6,7 @@
 //! and they have to go on with the rest. `QUORATE_ROUNDS` runs more rounds.
 
 use anyhow::{Result, ensure};
+use quorate_disk_shim::{Fault, Names, Variant};
 use quorate_tests::disks::Disks;
 use quorate_tests::rounds;
 use quorate_tests::trial::{Trial, small_snapshots};
@@ -23,6 +24,33 @@ async fn two_nodes_lose_power() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn all_nodes_lose_power() -> Result<()> {
     nodes_lose_power("all_nodes_lose_power", 3).await
+}
+
+/// The other tests here prove something only if they fail when syncs do nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_that_lie_about_syncs_are_found_out() -> Result<()> {
+    let seed = quorate_tests::seed("disks_that_lie_about_syncs_are_found_out");
+    let disks = Disks::create(3)?;
+    let cluster = disks.under(small_snapshots(3))?.start().await?;
+    let mut trial = Trial::on(cluster, seed).await?;
+    trial.progress().await?;
+    for node in 0..3 {
+        disks.of(node).control()?.set_sync_lies(Fault::Always)?;
+    }
+    trial.progress().await?;
+    trial.kill_together(&[0, 1, 2]).await?;
+    for node in 0..3 {
+        disks.of(node).lose_power(seed, Variant::None, Names::Kept)?;
+        disks.of(node).control()?.heal()?;
+    }
+    // Either a node notices that its files do not fit together, or messages are
+    // missing.
+    let survived = trial.restart_together(&[0, 1, 2]).await.is_ok() && trial.finish().await.is_ok();
+    ensure!(
+        !survived,
+        "what was confirmed is there although nothing was synced"
+    );
+    Ok(())
 }
 
 async fn nodes_lose_power(test: &str, count: usize) -> Result<()> {
