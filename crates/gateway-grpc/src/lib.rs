@@ -1,8 +1,8 @@
 //! The native API, `quorate.v1`, over gRPC.
 //!
 //! This gateway translates: generated messages to the calls of
-//! [`quorate_node::Broker`] and back ([`convert`]), and its errors to status
-//! codes with an `ErrorDetail` (one table, [`error`]). The leader serves; any
+//! [`quorate_node::Broker`] and back (`convert`), and its errors to status
+//! codes with an `ErrorDetail` (one table, `error`). The leader serves; any
 //! other node answers `NOT_LEADER` with the leader's address.
 //!
 //! | file | what it is |

@@ -3,7 +3,7 @@
 //! A [`Workload`] publishes numbered messages and consumes them again. Whatever
 //! it measures, it also checks: the [`Ledger`] knows every message by its number
 //! and answers, at the end, whether each confirmed one came out. `quorate bench`
-//! is [`bench`]; `quorate demo` runs a workload while it kills a node.
+//! is [`mod@bench`]; `quorate demo` runs a workload while it kills a node.
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -11,7 +11,7 @@
 //! | [`ledger`] | what is known of each message, and the verdict |
 //! | `stamp` | the number and the time inside a body |
 //! | `procstat` | CPU, memory and written bytes of the nodes |
-//! | [`bench`] | the command: phases and options |
+//! | [`mod@bench`] | the command: phases and options |
 //! | `report` | its table and its JSON |
 //! | [`progress`] | one live line on a terminal, plain lines elsewhere |
 //! | [`size`] | sizes as people write them |
