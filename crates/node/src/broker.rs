@@ -39,6 +39,8 @@ struct Inner {
     draining: AtomicBool,
     /// Set when leadership is handed over, or could not be: streams end now.
     closing: watch::Sender<bool>,
+    /// Set when the state knows of this life of the node.
+    announced: watch::Sender<bool>,
     /// Request ids for callers that bring none: see `own_request_id`.
     own_client: ClientId,
     own_sequence: AtomicU64,
@@ -109,6 +111,7 @@ impl Broker {
             limits,
             draining: AtomicBool::new(false),
             closing: watch::Sender::new(false),
+            announced: watch::Sender::new(false),
             own_client: ClientId(rand::random::<u64>().max(1)),
             own_sequence: AtomicU64::new(0),
         }))
@@ -250,6 +253,9 @@ impl Broker {
     pub async fn lease(&self, id: Option<RequestId>, options: LeaseOptions) -> Answered<Vec<Leased>> {
         let id = id.unwrap_or_else(|| self.own_request_id());
         let wait = Duration::from_millis(options.wait.0);
+        if !wait.is_zero() {
+            self.announced().await?;
+        }
         let mut waiter = self.0.dispatch.wait_for_lease(id);
         let command = Command::Lease {
             queue: options.queue,
@@ -601,6 +607,21 @@ impl Broker {
     /// Stops serving: new requests are refused or redirected.
     pub(crate) fn start_draining(&self) {
         self.0.draining.store(true, Ordering::Release);
+    }
+
+    /// The state knows of this life of the node: from now on nothing that hangs
+    /// on the node is taken for a leftover of an earlier one.
+    pub(crate) fn set_announced(&self) {
+        self.0.announced.send_replace(true);
+    }
+
+    async fn announced(&self) -> Result<(), BrokerError> {
+        let mut announced = self.0.announced.subscribe();
+        let known = announced.wait_for(|announced| *announced);
+        match tokio::time::timeout(self.0.limits.request_timeout, known).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(BrokerError::NoLeader),
+        }
     }
 
     /// Ends the streams that are still open.

@@ -29,6 +29,7 @@ pub(crate) async fn announce(broker: Broker) {
         Duration::from_secs(365 * 24 * 3600),
     )
     .await;
+    broker.set_announced();
 }
 
 /// While leading, looks for nodes that have gone silent.
