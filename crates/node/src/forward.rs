@@ -162,7 +162,9 @@ impl Forward for Service {
 pub(crate) async fn insist(broker: &Broker, request: Request, give_up: Duration) {
     let until = Instant::now() + give_up;
     let mut pause = Duration::from_millis(20);
+    let mut leadership = broker.consensus().leadership();
     loop {
+        leadership.mark_unchanged();
         let deadline = Instant::now() + Duration::from_secs(2);
         let proposal = Proposal {
             requests: vec![request.clone()],
@@ -175,7 +177,11 @@ pub(crate) async fn insist(broker: &Broker, request: Request, give_up: Duration)
                 return;
             }
             Err(_) => {
-                tokio::time::sleep(pause).await;
+                // A new leader is worth another try at once.
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    _ = leadership.changed() => {}
+                }
                 pause = (pause * 2).min(Duration::from_secs(1));
             }
         }
