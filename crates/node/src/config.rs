@@ -79,6 +79,7 @@ impl Default for Limits {
 
 impl Default for Config {
     fn default() -> Self {
+        let raft = quorate_raft::Config::default();
         Self {
             name: String::new(),
             data_dir: PathBuf::from("quorate-data"),
@@ -87,11 +88,11 @@ impl Default for Config {
             client_advertise: "127.0.0.1:7400".to_owned(),
             peers: Vec::new(),
             peer_dial: BTreeMap::new(),
-            heartbeat: Duration::from_millis(100),
-            election_timeout_min: Duration::from_millis(200),
-            election_timeout_max: Duration::from_millis(350),
-            snapshot_log_bytes: 64 * 1024 * 1024,
-            log_keep_bytes: 64 * 1024 * 1024,
+            heartbeat: raft.heartbeat,
+            election_timeout_min: raft.election_timeout_min,
+            election_timeout_max: raft.election_timeout_max,
+            snapshot_log_bytes: raft.snapshot_log_bytes,
+            log_keep_bytes: raft.log_keep_bytes,
             node_down_after: Duration::from_secs(10),
             limits: Limits::default(),
         }

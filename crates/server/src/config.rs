@@ -115,7 +115,7 @@ pub(crate) struct Settings {
     )]
     peer_dial: Option<Vec<DialRule>>,
 
-    /// Between two heartbeats of a leader [default: 100ms]
+    /// Between two heartbeats of a leader [default: 125ms]
     #[arg(
         long,
         env = "QUORATE_HEARTBEAT",
@@ -123,7 +123,7 @@ pub(crate) struct Settings {
         value_name = "DURATION"
     )]
     heartbeat: Option<Span>,
-    /// Shortest time without a leader after which a node campaigns [default: 200ms]
+    /// Shortest time without a leader after which a node campaigns [default: 250ms]
     #[arg(
         long,
         env = "QUORATE_ELECTION_TIMEOUT_MIN",
@@ -131,7 +131,7 @@ pub(crate) struct Settings {
         value_name = "DURATION"
     )]
     election_timeout_min: Option<Span>,
-    /// Longest such time, and the lease of a leader [default: 350ms]
+    /// Longest such time, and the lease of a leader [default: 400ms]
     #[arg(
         long,
         env = "QUORATE_ELECTION_TIMEOUT_MAX",
@@ -610,7 +610,7 @@ mod tests {
     fn what_cannot_work_is_refused_with_the_key() {
         for (text, expected) in [
             ("heartbeat = \"150ms\"", "election-timeout-min: "),
-            ("election-timeout-min = \"350ms\"", "election-timeout-max: "),
+            ("election-timeout-min = \"400ms\"", "election-timeout-max: "),
             ("peers = [\"a\"]", "peers: `a` is not"),
             (
                 "peers = [\"127.0.0.1:1\", \"127.0.0.1:1\"]",
