@@ -334,7 +334,11 @@ async fn publish(shared: Arc<Shared>, index: usize, stop: watch::Receiver<Stop>)
         loop {
             if let Some(pause_ns) = pause_ns {
                 let wait = next_ns.saturating_sub(shared.now_ns());
-                tokio::time::sleep(Duration::from_nanos(wait)).await;
+                // A timer has a resolution of a millisecond: what is late goes out
+                // at once, and several together.
+                if wait > 0 {
+                    tokio::time::sleep(Duration::from_nanos(wait)).await;
+                }
                 next_ns += pause_ns;
             }
             let place = Arc::clone(&places)
