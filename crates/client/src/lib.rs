@@ -95,3 +95,8 @@ pub use queue::{
     UpdateQueue,
 };
 pub use settle::{SETTLE_MAX, SettleResults, Settled, Verdict};
+
+/// The README's example compiles as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
