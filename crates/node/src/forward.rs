@@ -1,9 +1,8 @@
 //! Requests of a node that does not lead, passed on to the one that does.
 //!
-//! One task sends one call after the other, each with all that waits, so the
-//! order of the callers is kept. Native clients follow a redirect instead; this
-//! is for what a node itself has to say (a session ended, a node is up) and for
-//! protocols whose clients cannot be redirected.
+//! Each call stands for itself: a caller to whom order matters waits for one
+//! answer before the next call. Native clients follow a redirect instead; this
+//! is for what a node itself has to say: a session ended, a node is up.
 
 use std::time::{Duration, Instant};
 
