@@ -89,6 +89,9 @@ impl Default for Config {
     }
 }
 
+/// Between two pings of an idle connection between nodes. Calls have deadlines
+/// of their own: this only clears away connections whose other end is gone.
+pub(crate) const KEEPALIVE: Duration = Duration::from_secs(3);
 /// Most bytes of entries in one append frame, unless one entry alone is larger.
 pub(crate) const APPEND_BYTES_MAX: usize = 1 << 20;
 /// Most entries in one append frame.

@@ -29,7 +29,7 @@ use tonic::transport::server::TcpIncoming;
 
 use crate::bootstrap::{Bootstrap, Seen};
 use crate::compaction;
-use crate::config::{Config, MESSAGE_BYTES_MAX, raft_config};
+use crate::config::{Config, KEEPALIVE, MESSAGE_BYTES_MAX, raft_config};
 use crate::error::{ContentError, Failure, MembershipError, ProposeError, ReadError, StartError};
 use crate::failover::{self, Contact};
 use crate::identity::{ClusterId, Identity};
@@ -149,7 +149,7 @@ impl Consensus {
             receiver: Receiver::new(Arc::clone(&shared), config.snapshot_stall),
         };
         let (stop_serving, stopped) = watch::channel(false);
-        let serving = serve(listener, service, extra, stopped, config.stream_stall);
+        let serving = serve(listener, service, extra, stopped);
         let (leadership_in, leadership) = watch::channel(Leadership::default());
         let membership = Membership {
             raft: raft.clone(),
@@ -503,15 +503,14 @@ async fn serve(
     service: PeerService,
     extra: Routes,
     mut stopped: watch::Receiver<bool>,
-    keepalive: Duration,
 ) {
     let service = PeerServer::new(service)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let served = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(keepalive))
-        .http2_keepalive_timeout(Some(keepalive))
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .add_routes(extra.add_service(service))

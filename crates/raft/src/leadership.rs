@@ -133,7 +133,9 @@ pub(crate) async fn run(
         let ended = if leading {
             tokio::select! {
                 changed = server.changed() => changed.is_err(),
-                () = tokio::time::sleep(lease / 16) => false,
+                // Whether the quorum still answers; openraft refuses proposals
+                // as soon as it does not.
+                () = tokio::time::sleep(lease / 4) => false,
             }
         } else if leads {
             // About to be confirmed: do not waste a millisecond of it.

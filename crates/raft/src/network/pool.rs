@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use quorate_proto::internal::peer_client::PeerClient;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::config::{Config, MESSAGE_BYTES_MAX};
+use crate::config::{Config, KEEPALIVE, MESSAGE_BYTES_MAX};
 
 /// What a connection is for. Heartbeats and snapshots have their own, so that
 /// neither waits behind a large append, nor appends behind a snapshot.
@@ -29,7 +29,6 @@ pub(crate) struct Pool {
 struct Shared {
     dial: BTreeMap<String, String>,
     connect: Duration,
-    keepalive: Duration,
     /// Several node ids may share an address, when one replaces another: what
     /// they share is a connection, and the envelope tells them apart.
     channels: Mutex<HashMap<(String, Use), Channel>>,
@@ -41,7 +40,6 @@ impl Pool {
             shared: Arc::new(Shared {
                 dial: config.peer_dial.clone(),
                 connect: config.connect,
-                keepalive: config.stream_stall,
                 channels: Mutex::default(),
             }),
         }
@@ -77,14 +75,13 @@ impl Pool {
     }
 
     fn endpoint(&self, address: &str) -> Option<Endpoint> {
-        let keepalive = self.shared.keepalive;
         Some(
             Endpoint::from_shared(format!("http://{address}"))
                 .ok()?
                 .tcp_nodelay(true)
                 .connect_timeout(self.shared.connect)
-                .http2_keep_alive_interval(keepalive)
-                .keep_alive_timeout(keepalive.max(Duration::from_secs(1)))
+                .http2_keep_alive_interval(KEEPALIVE)
+                .keep_alive_timeout(KEEPALIVE)
                 .keep_alive_while_idle(true)
                 // A frame of a megabyte should not wait for window updates.
                 .initial_stream_window_size(4 << 20)
