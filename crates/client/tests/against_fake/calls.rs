@@ -19,6 +19,16 @@ async fn a_redirect_is_followed() {
     assert_eq!(a.seen()[0].sequence, b.seen()[0].sequence);
 }
 
+/// Nobody could be reached in time; or, if an attempt was under way when the
+/// time was up, its outcome is unknown.
+fn is_out_of_time(error: &Error) -> bool {
+    match error {
+        Error::Unreachable { .. } => !error.may_have_applied(),
+        Error::Unknown { .. } => error.may_have_applied(),
+        _ => false,
+    }
+}
+
 #[tokio::test]
 async fn nodes_that_point_at_each_other_are_asked_a_bounded_number_of_times() {
     let shared = Replicated::default();
@@ -30,8 +40,7 @@ async fn nodes_that_point_at_each_other_are_asked_a_bounded_number_of_times() {
         .connect_lazy()
         .unwrap();
     let error = client.publish("jobs", "x").await.unwrap_err();
-    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
-    assert!(!error.may_have_applied());
+    assert!(is_out_of_time(&error), "{error}");
     // Now both also claim to lead, which keeps the loop going.
     for node in [&a, &b] {
         let other = if node.address == a.address { &b } else { &a };
@@ -39,7 +48,7 @@ async fn nodes_that_point_at_each_other_are_asked_a_bounded_number_of_times() {
         node.script((0..1_000).map(|_| Step::Fail(not_leader(Some(&other.address)))));
     }
     let error = client.publish("jobs", "x").await.unwrap_err();
-    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    assert!(is_out_of_time(&error), "{error}");
     let attempts = a.seen().len() + b.seen().len();
     assert!(attempts < 60, "{attempts} attempts in a second");
 }
