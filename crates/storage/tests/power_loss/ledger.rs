@@ -13,6 +13,7 @@
 //! bad WORDS…                   it was not
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
@@ -92,8 +93,10 @@ pub(crate) struct Facts {
     pub(crate) adopted: Option<String>,
     /// The orders since then, with their numbers.
     pub(crate) orders: Vec<(u64, String)>,
-    /// How many of them are done: all up to this place in `orders`.
+    /// How many of them are over: all up to this place in `orders`, and done but for those that failed.
     pub(crate) done: usize,
+    /// Those of which the store said that they could not be done. They may have been, all the same.
+    pub(crate) failed: BTreeSet<u64>,
     /// The first number that was never used.
     pub(crate) next: u64,
 }
@@ -124,7 +127,11 @@ impl Facts {
                     let place = facts.orders.partition_point(|(order, _)| *order <= number);
                     facts.done = facts.done.max(place);
                 }
+                "failed" => {
+                    facts.failed.insert(number.parse().expect("a number"));
+                }
                 "adopt" => {
+                    facts.failed.clear();
                     facts.adopted = Some(rest.to_owned());
                     facts.orders.clear();
                     facts.done = 0;

@@ -23,14 +23,20 @@ fn pieces(order: u64, bytes: u64) -> impl Iterator<Item = Vec<u8>> {
 pub(crate) fn check(store: &Store, facts: &Facts, ledger: &Ledger) -> Result<(), String> {
     let adopted = facts.adopted.as_deref().and_then(|words| words.parse().ok());
     let image_of = |(number, words): &(u64, String)| words.strip_prefix("image ").map(|_| *number);
-    let acknowledged = facts.orders[..facts.done]
-        .iter()
-        .filter_map(image_of)
-        .next_back()
+    let images = facts.orders.iter().filter_map(image_of);
+    // An image that could not be begun does not end the workload: orders after a failed one can be done.
+    let over = |number: &u64| {
+        facts.orders[..facts.done]
+            .iter()
+            .any(|(order, _)| order == number)
+    };
+    let acknowledged = images
+        .clone()
+        .rfind(|number| over(number) && !facts.failed.contains(number))
         .or(adopted);
-    let candidates: Vec<u64> = facts.orders[facts.done..]
-        .iter()
-        .filter_map(image_of)
+    let candidates: Vec<u64> = images
+        .filter(|number| !over(number) || facts.failed.contains(number))
+        .filter(|number| acknowledged.is_none_or(|acknowledged| acknowledged < *number))
         .chain(acknowledged)
         .collect();
 
