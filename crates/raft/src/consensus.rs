@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use openraft::async_runtime::{Instant as _, WatchReceiver as _};
-use openraft::errors::{ClientWriteError, LinearizableReadError, RaftError};
+use openraft::errors::{ClientWriteError, Fatal, LinearizableReadError, RaftError};
 use openraft::impls::ProgressResponder;
 use openraft::{EntryPayload, ReadPolicy, ServerState};
 use parking_lot::Mutex;
@@ -42,7 +42,7 @@ use crate::network::server::{PeerService, wall_ms};
 use crate::snapshot::Receiver;
 use crate::state_machine::{Observer, Shared, StateMachine, members};
 use crate::status::{MemberStatus, Role, Status};
-use crate::types::{Batch, Member, Raft};
+use crate::types::{Batch, Member, Raft, TypeConfig};
 
 /// A running node. Cheap to clone; stop it with [`Consensus::shutdown`].
 #[derive(Clone)]
@@ -529,19 +529,11 @@ async fn watch_failures(inner: std::sync::Weak<Inner>) {
         return;
     };
     loop {
-        let failed = metrics
-            .borrow_and_update()
-            .running_state
-            .as_ref()
-            .err()
-            .map(ToString::to_string);
+        let failed = metrics.borrow_and_update().running_state.as_ref().err().cloned();
         let ended = metrics.changed().await.is_err();
         if failed.is_some() || ended {
             if let Some(inner) = inner.upgrade() {
-                inner.fail(match inner.store.log.failed() {
-                    Some(error) => Failure::Storage(error.to_string()),
-                    None => Failure::Consensus(failed.unwrap_or_else(|| "it ended by itself".to_owned())),
-                });
+                inner.fail(inner.kind_of(failed));
             }
             return;
         }
@@ -570,6 +562,22 @@ async fn watch_removal(inner: std::sync::Weak<Inner>, contact: Arc<Contact>) {
 }
 
 impl Inner {
+    /// What openraft stopped of.
+    fn kind_of(&self, fatal: Option<Fatal<TypeConfig>>) -> Failure {
+        if let Some(broken) = self.shared.broken.get() {
+            return Failure::Consensus(broken.clone());
+        }
+        if let Some(error) = self.store.log.failed() {
+            return Failure::Storage(error.to_string());
+        }
+        match fatal {
+            // Of a snapshot's image, or of the contents.
+            Some(Fatal::StorageError(error)) => Failure::Storage(error.to_string()),
+            Some(fatal) => Failure::Consensus(fatal.to_string()),
+            None => Failure::Consensus("it ended by itself".to_owned()),
+        }
+    }
+
     fn fail(&self, reason: Failure) {
         if self.stopping.load(Ordering::Acquire) {
             return;

@@ -12,8 +12,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::{Stream, TryStreamExt as _};
 use openraft::storage::{EntryResponder, RaftStateMachine};
@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) maintenance: Mutex<()>,
     /// Last entry covered by the snapshot on disk; 0 if there is none.
     pub(crate) snapshot_index: AtomicU64,
+    /// Set when applying an entry broke an invariant: what, and at which entry.
+    pub(crate) broken: OnceLock<String>,
     /// Woken when the log has grown.
     pub(crate) grown: Notify,
     /// True once a membership without this node was applied.
@@ -85,6 +87,7 @@ impl StateMachine {
             upkeep: Mutex::default(),
             maintenance: Mutex::new(()),
             snapshot_index: AtomicU64::new(0),
+            broken: OnceLock::new(),
             grown: Notify::new(),
             removed: watch::Sender::new(false),
         };
@@ -148,7 +151,11 @@ impl Shared {
         catch_unwind(AssertUnwindSafe(|| {
             self.broker.write().apply(meta, &batch.requests, &lengths)
         }))
-        .map_err(|panic| io::Error::other(format!("applying entry {id}: {}", panic_text(&*panic))))
+        .map_err(|panic| {
+            let broken = format!("applying entry {id}: {}", panic_text(&*panic));
+            let _ = self.broken.set(broken.clone());
+            io::Error::other(broken)
+        })
     }
 
     fn take_membership(&self, id: LogId, membership: crate::types::Membership) {
