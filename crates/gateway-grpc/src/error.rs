@@ -66,7 +66,11 @@ pub(crate) fn membership(error: &MembershipError) -> Status {
         }
         MembershipError::NotLeader { leader: None } => return status(&BrokerError::NoLeader),
         MembershipError::Unknown(_) => (Code::Unknown, Reason::UnknownOutcome, true),
-        _ => (Code::FailedPrecondition, Reason::InvalidArgument, false),
+        // The node stopped with the change on its way.
+        MembershipError::Fatal(_) => (Code::Internal, Reason::Internal, true),
+        MembershipError::Refused(_) | MembershipError::Unreachable(_) => {
+            (Code::FailedPrecondition, Reason::InvalidArgument, false)
+        }
     };
     let detail = ErrorDetail {
         reason: reason.into(),

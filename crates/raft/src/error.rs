@@ -116,11 +116,11 @@ pub enum MembershipError {
     /// The request does not fit the cluster as it is.
     #[error("{0}")]
     Refused(String),
-    /// The other node could not be reached, or did not catch up.
+    /// The other node could not be reached; nothing was changed.
     #[error("{0}")]
     Unreachable(String),
-    /// Another change is under way, or leadership moved: look at the status,
-    /// then ask again.
+    /// Another change is under way, leadership moved, or a new node has not
+    /// caught up yet: look at the status, then ask again.
     #[error("the change may still take place: {0}")]
     Unknown(String),
     /// This node has stopped.

@@ -192,7 +192,8 @@ impl Membership {
                 (best, moved) = (matched, Instant::now());
             }
             if moved.elapsed() > PROGRESS_WITHIN {
-                return Err(MembershipError::Unreachable(format!(
+                // Half of the change has taken place.
+                return Err(MembershipError::Unknown(format!(
                     "node {id} is a learner now, and has made no progress for {PROGRESS_WITHIN:?}; once it runs, add it \
                      again, or remove it"
                 )));
