@@ -650,7 +650,7 @@ impl Inner {
             last_log_index: metrics.last_log_index.unwrap_or(0),
             committed_index: metrics.local_committed.map_or(0, |id| id.index),
             applied_index: self.shared.applied().map_or(0, |id| id.index),
-            snapshot_index: metrics.snapshot.map_or(0, |id| id.index),
+            snapshot_index: self.shared.snapshot_index.load(Ordering::Acquire),
             purged_index: metrics.purged.map_or(0, |id| id.index),
             state_index,
             state_hash,

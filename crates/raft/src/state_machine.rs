@@ -132,6 +132,8 @@ impl Shared {
     /// Replaces the state.
     pub(crate) fn replace(&self, broker: Broker, meta: &SnapshotMeta) {
         let index = meta.last_log_id.map_or(0, |id| id.index);
+        // Before the state: who sees the new state also sees where it came from.
+        self.snapshot_index.store(index, Ordering::Release);
         // The old state goes after the lock: dropping millions of messages takes time.
         let old = std::mem::replace(&mut *self.broker.write(), broker);
         *self.position.lock() = Position {
@@ -139,7 +141,6 @@ impl Shared {
             membership: meta.last_membership.clone(),
         };
         self.upkeep.lock().reset(index);
-        self.snapshot_index.store(index, Ordering::Release);
         self.observer.restored();
         drop(old);
     }

@@ -129,10 +129,12 @@ async fn a_follower_that_was_away_too_long_gets_a_snapshot_with_contents() {
             vec![n; size],
         ));
     }
-    let leader = cluster.leader().await;
+    // On both, whichever leads later: else the entries themselves could bring it up.
     wait_for("the log to be purged", || {
-        let status = cluster.places[leader].node().status();
-        (status.purged_index > known).then_some(())
+        cluster
+            .running_nodes()
+            .all(|node| node.status().purged_index > known)
+            .then_some(())
     })
     .await;
 
@@ -140,7 +142,11 @@ async fn a_follower_that_was_away_too_long_gets_a_snapshot_with_contents() {
     cluster.agree(published.last().unwrap().0.index).await;
     let node = cluster.places[away].node();
     assert!(node.status().snapshot_index > known);
-    assert!(cluster.places[away].counter.restored.load(Ordering::SeqCst) > 0);
+    let restored = &cluster.places[away].counter.restored;
+    wait_for("word of the restored state", || {
+        (restored.load(Ordering::SeqCst) > 0).then_some(())
+    })
+    .await;
     for (id, body) in &published {
         let content = node.content(*id, body.len() as u32).await.unwrap();
         assert_eq!(content, body, "content {id}");
