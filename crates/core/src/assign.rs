@@ -218,6 +218,7 @@ impl Broker {
         let until = self.now.after(lease.unwrap_or(queue.head.settings.lease));
         let lease = Lease {
             grant: self.grants,
+            since: self.now,
             until,
             holder,
         };

@@ -24,7 +24,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::broker::Meta;
-use crate::command::{Command, Request};
+use crate::command::Request;
 use crate::hash::encode_into;
 use crate::ids::Timestamp;
 use crate::outcome::Outcome;
@@ -174,7 +174,7 @@ impl Batch {
                 encoded.len()
             )));
         }
-        let messages: usize = requests.iter().map(messages_of).sum();
+        let messages: usize = requests.iter().map(|request| request.command.contents()).sum();
         if messages != contents.len() {
             let problem = format!("{messages} messages with {} contents", contents.len());
             return Err(BatchError::Malformed(problem));
@@ -202,13 +202,6 @@ impl Batch {
     pub fn content_lengths(&self) -> Vec<u32> {
         let length = |content: &Bytes| u32::try_from(content.len()).expect("its place in the table says so");
         self.contents.iter().map(length).collect()
-    }
-}
-
-fn messages_of(request: &Request) -> usize {
-    match &request.command {
-        Command::Publish { messages, .. } => messages.len(),
-        _ => 0,
     }
 }
 

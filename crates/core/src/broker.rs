@@ -8,6 +8,7 @@ use crate::assign::{Pull, Waiters};
 use crate::command::{Command, Request};
 use crate::deadlines::{Deadlines, Due};
 use crate::effect::Effect;
+use crate::event::Event;
 use crate::graves::Graves;
 use crate::hash::RollingHash;
 use crate::ids::{Incarnation, NodeId, QueueId, QueueName, Timestamp};
@@ -37,6 +38,9 @@ pub struct Applied {
     pub effects: Vec<Effect>,
     /// Those of its requests that had been executed before, in order.
     pub repeated: Vec<Repeated>,
+    /// What happened to messages, in order. Not a part of the state hash.
+    #[serde(skip)]
+    pub events: Vec<Event>,
 }
 
 /// A request that had been executed before: its outcome is of then, and so is
@@ -80,6 +84,8 @@ pub struct Broker {
     pub(crate) effects: Vec<Effect>,
     /// Of the entry under way, as effects.
     pub(crate) repeated: Vec<Repeated>,
+    /// Of the entry under way, as effects.
+    pub(crate) events: Vec<Event>,
     /// Queues in which something may be assigned; empty between commands.
     pub(crate) touched: BTreeSet<QueueId>,
 }
@@ -120,9 +126,7 @@ impl Broker {
                 first: next_content,
                 bytes: contents,
             };
-            if let Command::Publish { messages, .. } = &request.command {
-                next_content += messages.len();
-            }
+            next_content += request.command.contents();
             outcomes.push(self.request(request, ordinal, content));
             self.assign_touched();
         }
@@ -132,6 +136,7 @@ impl Broker {
             outcomes,
             effects: std::mem::take(&mut self.effects),
             repeated: std::mem::take(&mut self.repeated),
+            events: std::mem::take(&mut self.events),
         };
         self.hash.update(&meta, &applied);
         applied
@@ -207,15 +212,15 @@ impl Broker {
         match &request.command {
             Command::DeclareQueue { name, settings } => self.declare_queue(name, settings, ordinal),
             Command::UpdateQueue { name, settings } => self.update_queue(name, settings),
-            Command::PurgeQueue { name } => self.purge_queue(name),
+            Command::PurgeQueue { name, states } => self.purge_queue(name, *states),
             Command::DeleteQueue {
                 name,
                 if_empty,
                 if_unused,
             } => self.delete_queue(name, *if_empty, *if_unused),
-            Command::Publish { queue, messages } => {
-                let (first, contents) = contents.take(messages.len());
-                self.publish(queue, messages, first, contents)
+            Command::Publish(publish) => {
+                let (first, contents) = contents.take(publish.messages.len());
+                self.publish(publish, first, contents)
             }
             Command::Lease {
                 queue,
@@ -245,6 +250,7 @@ impl Broker {
                 credit,
                 lease,
                 name,
+                priority: _,
             } => self.consume(*session, *consumer, queue, *credit, *lease, name),
             Command::CancelConsumer { session, consumer } => self.cancel_consumer(*session, *consumer),
             Command::SetCredit {
@@ -255,6 +261,14 @@ impl Broker {
             Command::NodeUp { node, incarnation } => self.node_up(*node, *incarnation),
             Command::NodeDown { node, incarnation } => self.node_down(*node, *incarnation),
             Command::Tick => Ok(Reply::Done),
+            Command::DeclareExchange { .. }
+            | Command::UpdateExchange { .. }
+            | Command::DeleteExchange { .. }
+            | Command::Bind(_)
+            | Command::Unbind(_)
+            | Command::PauseQueue { .. }
+            | Command::Transact { .. }
+            | Command::Operate { .. } => Err(Rejection::LimitExceeded("under construction".to_owned())),
         }
     }
 

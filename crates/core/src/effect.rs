@@ -96,6 +96,12 @@ pub struct DeadLetter {
     pub reason: DeadReason,
     /// Attempts made there.
     pub attempts: u32,
+    /// Why the first of those failed; empty if nobody said.
+    pub first_error: String,
+    /// Why the last of those failed; empty if nobody said.
+    pub last_error: String,
+    /// When it left the origin.
+    pub at: Timestamp,
 }
 
 /// Why a message was dead-lettered.

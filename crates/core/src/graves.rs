@@ -22,7 +22,7 @@ pub(crate) struct Graves {
 impl Broker {
     /// Takes all messages in certain states, ready ones among them, out of a
     /// queue, and says how many.
-    pub(crate) fn bury(&mut self, id: QueueId, buried: fn(&State) -> bool) -> u64 {
+    pub(crate) fn bury(&mut self, id: QueueId, buried: impl Fn(&State) -> bool) -> u64 {
         let queue = self.queues.get_mut(&id).expect("the caller saw it");
         let mut grave = std::mem::take(&mut queue.records);
         queue.ready.clear();

@@ -15,11 +15,59 @@ pub struct Timestamp(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Millis(pub u64);
 
-/// Name of a queue: 1 to 255 bytes, printable (no control characters, no
-/// leading or trailing white space). Checked also where it is decoded.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String")]
-pub struct QueueName(Arc<str>);
+/// A name of one kind of thing. Checked also where it is decoded.
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String")]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks and takes a name.
+            ///
+            /// # Errors
+            ///
+            /// If it is too long, empty, or not printable.
+            pub fn new(name: &str) -> Result<Self, ParseError> {
+                check_name($what, name)?;
+                Ok(Self(name.into()))
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = ParseError;
+
+            fn try_from(name: String) -> Result<Self, ParseError> {
+                Self::new(&name)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name! {
+    /// Name of a queue: 1 to 255 bytes, printable (no control characters, no
+    /// leading or trailing white space).
+    QueueName, "queue name"
+}
+
+name! {
+    /// Name of an exchange; the same rules as for queues, and a space of names
+    /// of its own.
+    ExchangeName, "exchange name"
+}
 
 /// One queue, among all that ever had its name: the log index of its declare
 /// in the upper 48 bits, and the place of that command in the entry in the
@@ -93,12 +141,12 @@ pub struct RequestId {
 /// Why a text is not a valid name or id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// A queue name has a length outside 1 to 255 bytes.
-    #[error("a queue name has 1 to 255 bytes, this one has {0}")]
-    NameLength(usize),
-    /// A queue name has a control character, or white space at an end.
-    #[error("a queue name has printable characters only and no white space at its ends: {0:?}")]
-    NameCharacter(String),
+    /// A name has a length outside 1 to 255 bytes.
+    #[error("a {0} has 1 to 255 bytes, this one has {1}")]
+    NameLength(&'static str, usize),
+    /// A name has a control character, or white space at an end.
+    #[error("a {0} has printable characters only and no white space at its ends: {1:?}")]
+    NameCharacter(&'static str, String),
     /// A token or message id is not of its text form.
     #[error("{what} is malformed: {text:?}")]
     Malformed {
@@ -109,34 +157,17 @@ pub enum ParseError {
     },
 }
 
-impl QueueName {
-    /// The longest name in bytes.
-    pub const BYTES_MAX: usize = 255;
+/// The longest name in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
 
-    /// Checks and takes a name.
-    pub fn new(name: &str) -> Result<Self, ParseError> {
-        if name.is_empty() || name.len() > Self::BYTES_MAX {
-            return Err(ParseError::NameLength(name.len()));
-        }
-        if name.chars().any(char::is_control) || name.trim() != name {
-            return Err(ParseError::NameCharacter(name.to_owned()));
-        }
-        Ok(Self(name.into()))
+fn check_name(what: &'static str, name: &str) -> Result<(), ParseError> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(ParseError::NameLength(what, name.len()));
     }
-
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
+    if name.chars().any(char::is_control) || name.trim() != name {
+        return Err(ParseError::NameCharacter(what, name.to_owned()));
     }
-}
-
-impl TryFrom<String> for QueueName {
-    type Error = ParseError;
-
-    fn try_from(name: String) -> Result<Self, ParseError> {
-        Self::new(&name)
-    }
+    Ok(())
 }
 
 impl Timestamp {
@@ -158,12 +189,6 @@ fn shortened(text: &str) -> String {
         short.push('…');
     }
     short
-}
-
-impl fmt::Display for QueueName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 impl fmt::Display for MessageId {

@@ -133,12 +133,15 @@ impl Checker<'_> {
                 format!("queue {name}, {position}: no message has entered there yet")
             });
             let leased = matches!(record.state, State::Leased(_));
-            self.ensure(record.grants >= record.failures + u32::from(leased), || {
-                format!(
-                    "queue {name}, {position}: {} leases, {} failed",
-                    record.grants, record.failures
-                )
-            });
+            self.ensure(
+                record.grants >= u32::from(record.failures) + u32::from(leased),
+                || {
+                    format!(
+                        "queue {name}, {position}: {} leases, {} failed",
+                        record.grants, record.failures
+                    )
+                },
+            );
         }
         self.ensure(ready.iter().eq(&queue.ready), || {
             format!("queue {name}: the ready set is not the ready messages")

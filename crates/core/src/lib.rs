@@ -93,9 +93,11 @@
 mod assign;
 pub mod batch;
 mod broker;
+pub mod browse;
 pub mod command;
 mod deadlines;
 pub mod effect;
+pub mod event;
 mod graves;
 mod hash;
 pub mod ids;

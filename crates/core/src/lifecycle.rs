@@ -17,16 +17,13 @@ impl Broker {
     /// A lease ended in failure: the message waits for its next attempt, or its
     /// attempts are used up.
     pub(crate) fn fail(&mut self, queue: QueueId, position: u64, error: &str, delay: Option<Millis>) {
-        self.change(queue, position, |record| {
-            record.failures = record.failures.saturating_add(1);
-            record.set_last_error(error);
-        });
+        self.change(queue, position, |record| record.failed(error));
         let settings = self.held(queue).head.settings.clone();
         let record = self.record(queue, position);
-        if settings.deliveries_max != 0 && record.failures >= settings.deliveries_max {
+        if settings.deliveries_max != 0 && u32::from(record.failures) >= settings.deliveries_max {
             self.dead_letter(queue, position, DeadReason::DeliveriesMax, &mut Vec::new());
         } else {
-            let delay = delay.unwrap_or_else(|| backoff(&settings, record.id, record.failures));
+            let delay = delay.unwrap_or_else(|| backoff(&settings, record.id, u32::from(record.failures)));
             self.put_back(queue, position, delay);
         }
     }
@@ -79,18 +76,23 @@ impl Broker {
         let origin = origin.head.name.clone();
         self.make_room(target, Tally::of(&record), making_room);
 
-        let attempts = record.failures;
+        let attempts = u32::from(record.failures);
+        let at = self.now;
+        let last_error = record.last_error().to_owned();
         let extra = record.extra_mut();
         extra.dead_letter = Some(DeadLetter {
             origin,
             origin_id: queue,
             reason,
             attempts,
+            first_error: std::mem::take(&mut extra.first_error),
+            last_error,
+            at,
         });
         extra.deaths.push(queue);
         record.failures = 0;
         record.grants = 0;
-        record.expires_at = self.life_end(target, Millis(0), Millis(0));
+        record.expires_at = self.life_end(target, self.now, Millis(0));
         record.state = State::Ready;
         self.insert(target, record);
     }
@@ -127,11 +129,11 @@ impl Broker {
         making_room.pop();
     }
 
-    /// When the life of a message ends that enters a queue now.
-    pub(crate) fn life_end(&self, queue: QueueId, delay: Millis, ttl: Millis) -> Timestamp {
+    /// When a life ends that begins at a time, in a queue.
+    pub(crate) fn life_end(&self, queue: QueueId, begin: Timestamp, ttl: Millis) -> Timestamp {
         let ttls = [ttl, self.held(queue).head.settings.message_ttl];
         let ttl = ttls.into_iter().filter(|ttl| *ttl != Millis(0)).min();
-        ttl.map_or(Timestamp::NEVER, |ttl| self.now.after(delay).after(ttl))
+        ttl.map_or(Timestamp::NEVER, |ttl| begin.after(ttl))
     }
 
     /// A message leaves the broker, and is counted where `total` says.

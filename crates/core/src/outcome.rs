@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::effect::Leased;
-use crate::ids::{MessageId, QueueName, Timestamp};
+use crate::ids::{ExchangeName, MessageId, QueueName, Timestamp};
 
 /// The answer to one command.
 pub type Outcome = Result<Reply, Rejection>;
@@ -28,13 +28,8 @@ pub enum Reply {
         /// Messages removed.
         count: u64,
     },
-    /// Of Publish: ids `first`, and the `count - 1` numbers after it.
-    Published {
-        /// Id of the first message.
-        first: MessageId,
-        /// How many.
-        count: u32,
-    },
+    /// Of Publish.
+    Published(Published),
     /// Of Lease: what was free. Empty if nothing was and `wait` was zero, or
     /// if nothing came in time.
     Leased(Vec<Leased>),
@@ -50,6 +45,77 @@ pub enum Reply {
         /// The session existed. Its leases come again as effects.
         resumed: bool,
     },
+    /// Of DeclareExchange and Bind: false = it was there.
+    Created(bool),
+    /// Of Transact: what each publish answers. The settlements are done; see
+    /// [`Settled`] for those that extend.
+    Transacted {
+        /// In the order of the settlements.
+        settled: Vec<Settled>,
+        /// In the order of the publishes.
+        published: Vec<Published>,
+    },
+    /// Of Operate, in the order of the messages: the id of each.
+    Operated(Vec<Result<MessageId, Rejection>>),
+}
+
+/// Messages were accepted: they have the id `first`, and the `count - 1` numbers
+/// after it, except those that are named as duplicates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// Id of the first message.
+    pub first: MessageId,
+    /// How many.
+    pub count: u32,
+    /// Those that no binding led anywhere, by their place in the publish: they
+    /// are gone.
+    pub unroutable: Vec<u32>,
+    /// Those whose dedup id was known, in order: they were not taken again.
+    pub duplicates: Vec<Duplicate>,
+}
+
+/// A message that had been published before, by its dedup id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Duplicate {
+    /// Its place in the publish, from 0.
+    pub place: u32,
+    /// Id of the one that was taken.
+    pub first: MessageId,
+    /// What became of that one until now. Of one that an exchange routed to
+    /// several queues: in the queue of the lowest id.
+    pub state: MessageState,
+}
+
+/// Where a message is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum MessageState {
+    /// Can be leased.
+    Ready,
+    /// Becomes ready later.
+    Delayed,
+    /// Somebody holds it.
+    Leased,
+    /// In the dead set.
+    Dead,
+    /// It left.
+    Gone(Exit),
+}
+
+/// How a message left a queue. There is no other way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Exit {
+    /// Its holder was done with it.
+    Acked,
+    /// Its life was over.
+    Expired,
+    /// As a dead letter, to other queues.
+    DeadLettered,
+    /// To make room.
+    Dropped,
+    /// By a user: purged, cancelled, or with its queue.
+    Deleted,
+    /// By a user, to another queue of the broker: moved or redriven.
+    Moved,
 }
 
 /// One settlement was done.
@@ -117,4 +183,60 @@ pub enum Rejection {
     /// A limit of the cluster.
     #[error("limit reached: {0}")]
     LimitExceeded(String),
+    /// There is no exchange of that name.
+    #[error("there is no exchange {0}")]
+    ExchangeNotFound(ExchangeName),
+    /// A declare differs from what is there.
+    #[error("exchange {exchange} exists with other settings: {}", differing.join("; "))]
+    ExchangeConflict {
+        /// The exchange.
+        exchange: ExchangeName,
+        /// `field: is X, asked Y` for each.
+        differing: Vec<String>,
+    },
+    /// `if_unused` and it is not.
+    #[error("exchange {exchange} is in use: {bindings} binding(s) lead from or to it")]
+    ExchangeInUse {
+        /// The exchange.
+        exchange: ExchangeName,
+        /// From it and to it.
+        bindings: u64,
+    },
+    /// The publish is mandatory and a message has no route.
+    #[error("exchange {exchange} has no route for the key {routing_key:?}")]
+    Unroutable {
+        /// The exchange.
+        exchange: ExchangeName,
+        /// Of the first message that has none.
+        routing_key: String,
+    },
+    /// No such message in the queue.
+    #[error("queue {queue} holds no message {message}")]
+    MessageNotFound {
+        /// The queue.
+        queue: QueueName,
+        /// The id, or the dedup id.
+        message: String,
+    },
+    /// The message is in a state in which this cannot be done.
+    #[error("message {message} is {state:?}: {problem}")]
+    WrongState {
+        /// The message.
+        message: MessageId,
+        /// Its state.
+        state: MessageState,
+        /// What can be done.
+        problem: String,
+    },
+    /// A lease of a queue that has a single active consumer.
+    #[error("queue {0} gives messages to its single active consumer only: consume from it")]
+    SingleActiveConsumer(QueueName),
+    /// A part of a transaction cannot be done, so nothing of it was.
+    #[error("{part} of the transaction: {cause}")]
+    TransactionRefused {
+        /// `settlement N` or `publish N`, from 0.
+        part: String,
+        /// Why.
+        cause: Box<Rejection>,
+    },
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::broker::Broker;
-use crate::command::{NewMessage, Settings, SettingsPatch};
+use crate::command::{NewMessage, Publish, PurgeStates, Settings, SettingsPatch, Target};
 use crate::effect::Effect;
-use crate::ids::{ConsumerId, MessageId, Millis, QueueId, QueueName, SessionId};
+use crate::ids::{ConsumerId, MessageId, QueueId, QueueName, SessionId};
 use crate::limits;
-use crate::outcome::{Outcome, Rejection, Reply};
+use crate::outcome::{Outcome, Published, Rejection, Reply};
 use crate::queue::{Head, Queue, Record, State, Taker, Tally, Totals, check_span, invalid};
 
 impl Broker {
@@ -57,10 +57,13 @@ impl Broker {
         Ok(Reply::Done)
     }
 
-    pub(crate) fn purge_queue(&mut self, name: &QueueName) -> Outcome {
+    pub(crate) fn purge_queue(&mut self, name: &QueueName, states: PurgeStates) -> Outcome {
         let queue = self.queue_id(name)?;
-        let count = self.bury(queue, |state| {
-            matches!(state, State::Ready | State::Delayed { .. })
+        let count = self.bury(queue, |state| match state {
+            State::Ready => states.ready,
+            State::Delayed { .. } => states.delayed,
+            State::Dead { .. } => states.dead,
+            State::Leased(_) => false,
         });
         Ok(Reply::Purged { count })
     }
@@ -108,13 +111,12 @@ impl Broker {
     }
 
     /// `first` is the number of the first message's content in the entry.
-    pub(crate) fn publish(
-        &mut self,
-        name: &QueueName,
-        messages: &[NewMessage],
-        first: u32,
-        contents: &[u32],
-    ) -> Outcome {
+    pub(crate) fn publish(&mut self, publish: &Publish, first: u32, contents: &[u32]) -> Outcome {
+        let Publish { target, messages } = publish;
+        let name = match target {
+            Target::Queue(name) => name,
+            Target::Exchange { name, .. } => return Err(Rejection::ExchangeNotFound(name.clone())),
+        };
         let count = check_messages(messages, contents)?;
         let queue = self.queue_id(name)?;
         let bytes = contents.iter().map(|bytes| u64::from(*bytes)).sum();
@@ -130,18 +132,21 @@ impl Broker {
         }
         self.make_room(queue, more, &mut Vec::new());
         for ((message, content_bytes), number) in messages.iter().zip(contents).zip(first..) {
-            let until = self.now.after(message.delay);
-            let delayed = message.delay != Millis(0);
+            let until = self.now.after(message.delay).max(message.deliver_at);
+            let delayed = until > self.now;
             let record = Record {
                 id: MessageId {
                     index: self.index,
                     number,
                 },
                 content_bytes: *content_bytes,
+                group: 0,
                 failures: 0,
+                priority: message.priority,
+                shared: false,
                 grants: 0,
                 published_at: self.now,
-                expires_at: self.life_end(queue, message.delay, message.ttl),
+                expires_at: self.life_end(queue, until, message.ttl),
                 state: if delayed {
                     State::Delayed { until }
                 } else {
@@ -151,13 +156,15 @@ impl Broker {
             };
             self.insert(queue, record);
         }
-        Ok(Reply::Published {
+        Ok(Reply::Published(Published {
             first: MessageId {
                 index: self.index,
                 number: first,
             },
             count,
-        })
+            unroutable: Vec::new(),
+            duplicates: Vec::new(),
+        }))
     }
 
     pub(crate) fn queue_id(&self, name: &QueueName) -> Result<QueueId, Rejection> {

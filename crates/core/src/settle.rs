@@ -35,10 +35,7 @@ impl Broker {
             Verdict::Release => self.put_back(queue, position, Millis(0)),
             Verdict::DeadLetter { reason } => {
                 check_reason(reason)?;
-                self.change(queue, position, |record| {
-                    record.failures = record.failures.saturating_add(1);
-                    record.set_last_error(reason);
-                });
+                self.change(queue, position, |record| record.failed(reason));
                 self.dead_letter(queue, position, DeadReason::Rejected, &mut Vec::new());
             }
             Verdict::Extend { lease } => {

@@ -8,7 +8,9 @@ use std::path::Path;
 use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_core::batch::{self, Batch, BatchError};
-use quorate_core::command::{Command, NewMessage, Overflow, Request, SettingsPatch, Settlement, Verdict};
+use quorate_core::command::{
+    Command, NewMessage, Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Verdict,
+};
 use quorate_core::ids::{
     ClientId, ConsumerId, Incarnation, Millis, NodeId, QueueId, QueueName, RequestId, SessionId, Timestamp,
     Token,
@@ -29,15 +31,18 @@ fn requests() -> Vec<Request> {
         message_ttl: Some(Millis(3_600_000)),
         backoff_initial: Some(Millis(1_000)),
         backoff_max: Some(Millis(60_000)),
+        ..SettingsPatch::default()
     };
     let messages = vec![
         NewMessage {
             delay: Millis(0),
             ttl: Millis(0),
+            ..NewMessage::default()
         },
         NewMessage {
             delay: Millis(5),
             ttl: Millis(9),
+            ..NewMessage::default()
         },
     ];
     let token = Token {
@@ -75,16 +80,16 @@ fn requests() -> Vec<Request> {
             name: queue(),
             settings,
         },
-        Command::PurgeQueue { name: queue() },
+        Command::PurgeQueue {
+            name: queue(),
+            states: PurgeStates::WAITING,
+        },
         Command::DeleteQueue {
             name: queue(),
             if_empty: true,
             if_unused: false,
         },
-        Command::Publish {
-            queue: queue(),
-            messages,
-        },
+        Command::Publish(Publish::to_queue(queue(), messages)),
         Command::Lease {
             queue: queue(),
             count_max: 10,
@@ -106,6 +111,7 @@ fn requests() -> Vec<Request> {
             credit: 64,
             lease,
             name: "worker".to_owned(),
+            priority: -3,
         },
         Command::CancelConsumer { session, consumer },
         Command::SetCredit {
@@ -189,7 +195,10 @@ fn a_name_is_checked_where_it_is_decoded() {
         Timestamp(1),
         &[Request {
             id: None,
-            command: Command::PurgeQueue { name },
+            command: Command::PurgeQueue {
+                name,
+                states: PurgeStates::WAITING,
+            },
         }],
         &[],
     );
@@ -283,12 +292,13 @@ fn history() -> Vec<Bytes> {
         name: name(queue),
         settings,
     };
-    let publish = |queue: &str, delay, ttl| Command::Publish {
-        queue: name(queue),
-        messages: vec![NewMessage {
+    let publish = |queue: &str, delay, ttl| {
+        let message = NewMessage {
             delay: Millis(delay),
             ttl: Millis(ttl),
-        }],
+            ..NewMessage::default()
+        };
+        Command::Publish(Publish::to_queue(name(queue), vec![message]))
     };
     let lease = |queue: &str, wait| Command::Lease {
         queue: name(queue),
@@ -320,6 +330,7 @@ fn history() -> Vec<Bytes> {
         credit: 2,
         lease: None,
         name: "w".to_owned(),
+        priority: 0,
     };
     let first = vec![
         declare("failed", SettingsPatch::default()),
@@ -363,6 +374,7 @@ fn history() -> Vec<Bytes> {
         },
         Command::PurgeQueue {
             name: name("missing"),
+            states: PurgeStates::WAITING,
         },
     ];
     let request = |(command, n): (Command, u64)| Request {

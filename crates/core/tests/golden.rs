@@ -34,13 +34,15 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use goldenscript::{ArgumentConsumer, Context, Runner};
-use quorate_core::command::{Command, NewMessage, Overflow, Request, SettingsPatch, Settlement, Verdict};
+use quorate_core::command::{
+    Command, NewMessage, Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Verdict,
+};
 use quorate_core::effect::{DeadReason, Effect, Leased};
 use quorate_core::ids::{
     ClientId, ConsumerId, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId,
     Timestamp, Token,
 };
-use quorate_core::outcome::{Outcome, Reply};
+use quorate_core::outcome::{Outcome, Published, Reply};
 use quorate_core::{Broker, Meta, Repeated, invariants};
 
 /// A test for each topic, and one that no topic is left out.
@@ -194,7 +196,7 @@ impl Script {
             Ok(Reply::Declared { created: false }) => out.push_str("exists\n"),
             Ok(Reply::Purged { count }) => writeln!(out, "purged {count}").unwrap(),
             Ok(Reply::Deleted { count }) => writeln!(out, "deleted with {count} messages").unwrap(),
-            Ok(Reply::Published { first, count }) => {
+            Ok(Reply::Published(Published { first, count, .. })) => {
                 let last = MessageId {
                     number: first.number + count - 1,
                     ..*first
@@ -227,6 +229,10 @@ impl Script {
                 let how = if *resumed { "resumed" } else { "attached" };
                 writeln!(out, "{how}, epoch {epoch}").unwrap();
             }
+            Ok(Reply::Created(created)) => {
+                writeln!(out, "{}", if *created { "created" } else { "exists" }).unwrap()
+            }
+            Ok(Reply::Transacted { .. } | Reply::Operated(_)) => unreachable!("no script asks for it"),
             Err(rejection) => writeln!(out, "refused: {rejection}").unwrap(),
         }
     }
@@ -430,6 +436,7 @@ impl Script {
             },
             "purge" => Command::PurgeQueue {
                 name: queue(&mut args)?,
+                states: PurgeStates::WAITING,
             },
             "delete" => {
                 let name = queue(&mut args)?;
@@ -445,6 +452,7 @@ impl Script {
                 let message = NewMessage {
                     delay: span(&mut args, "delay")?.unwrap_or_default(),
                     ttl: span(&mut args, "ttl")?.unwrap_or_default(),
+                    ..NewMessage::default()
                 };
                 let bytes = u32::try_from(number(&mut args, "bytes", 1)?)?;
                 let count = number(&mut args, "count", 0)?;
@@ -452,10 +460,7 @@ impl Script {
                 labels.extend((0..count).map(|n| format!("m{n}")));
                 entry.contents.extend(labels.iter().map(|_| bytes));
                 entry.labels.extend(labels.iter().cloned());
-                Command::Publish {
-                    queue,
-                    messages: vec![message; labels.len()],
-                }
+                Command::Publish(Publish::to_queue(queue, vec![message; labels.len()]))
             }
             "lease" => Command::Lease {
                 queue: queue(&mut args)?,
@@ -504,6 +509,7 @@ impl Script {
                 credit: u32::try_from(number(&mut args, "credit", 1)?)?,
                 lease: span(&mut args, "lease")?,
                 name: args.take_key("name").unwrap_or_default().to_owned(),
+                priority: 0,
             },
             "cancel" => Command::CancelConsumer {
                 session: session(&mut args)?,
@@ -663,5 +669,6 @@ fn settings(args: &mut ArgumentConsumer<'_>) -> Result<SettingsPatch> {
         message_ttl: span(args, "ttl")?,
         backoff_initial: span(args, "backoff")?,
         backoff_max: span(args, "backoff_max")?,
+        ..SettingsPatch::default()
     })
 }

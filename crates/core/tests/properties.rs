@@ -10,12 +10,14 @@ use std::convert::Infallible;
 use model::Model;
 use proptest::prelude::*;
 use proptest::sample::select;
-use quorate_core::command::{Command, NewMessage, Overflow, Request, SettingsPatch, Settlement, Verdict};
+use quorate_core::command::{
+    Command, NewMessage, Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Verdict,
+};
 use quorate_core::effect::Effect;
 use quorate_core::ids::{
     ClientId, ConsumerId, Incarnation, Millis, NodeId, QueueName, RequestId, SessionId, Timestamp, Token,
 };
-use quorate_core::outcome::{Outcome, Rejection, Reply};
+use quorate_core::outcome::{Outcome, Published, Rejection, Reply};
 use quorate_core::{Applied, Broker, Meta, invariants};
 
 proptest! {
@@ -108,7 +110,7 @@ proptest! {
         for entry in log_of(&plan) {
             let applied = entry.apply(&mut broker);
             for (request, outcome) in entry.requests.iter().zip(&applied.outcomes) {
-                if let (Command::Publish { .. }, Ok(Reply::Published { first, count })) = (&request.command, outcome) {
+                if let (Command::Publish(_), Ok(Reply::Published(Published { first, count, .. }))) = (&request.command, outcome) {
                     // A repeated request says again what was published earlier.
                     if first.index == entry.meta.index {
                         live.extend((0..*count).map(|n| quorate_core::ids::MessageId { number: first.number + n, ..*first }));
@@ -360,7 +362,7 @@ fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         3 => (queue(), patch()).prop_map(|(name, settings)| Command::DeclareQueue { name, settings }),
         2 => (queue(), patch()).prop_map(|(name, settings)| Command::UpdateQueue { name, settings }),
-        1 => queue().prop_map(|name| Command::PurgeQueue { name }),
+        1 => queue().prop_map(|name| Command::PurgeQueue { name, states: PurgeStates::WAITING }),
         1 => (queue(), any::<bool>(), any::<bool>())
             .prop_map(|(name, if_empty, if_unused)| Command::DeleteQueue { name, if_empty, if_unused }),
         12 => (queue(), 0..5_u32, lease(), select(vec![0, 1_000, 5_000]), node()).prop_map(
@@ -393,6 +395,7 @@ fn consume() -> impl Strategy<Value = Command> {
             credit,
             lease,
             name: String::new(),
+            priority: 0,
         },
     )
 }
@@ -419,7 +422,11 @@ fn lease() -> impl Strategy<Value = Option<Millis>> {
 
 fn new_message() -> impl Strategy<Value = NewMessage> {
     let span = || prop_oneof![6 => Just(0), 1 => select(vec![1_u64, 1_000, 5_000])].prop_map(Millis);
-    (span(), span()).prop_map(|(delay, ttl)| NewMessage { delay, ttl })
+    (span(), span()).prop_map(|(delay, ttl)| NewMessage {
+        delay,
+        ttl,
+        ..NewMessage::default()
+    })
 }
 
 fn verdict() -> impl Strategy<Value = Verdict> {
@@ -467,6 +474,7 @@ fn patch() -> impl Strategy<Value = SettingsPatch> {
                 message_ttl,
                 backoff_initial,
                 backoff_max,
+                ..SettingsPatch::default()
             },
         )
 }
@@ -518,10 +526,7 @@ fn log_of(plan: &[PlannedEntry]) -> Vec<Entry> {
                 Planned::Publish { queue, messages } => {
                     contents.extend(messages.iter().map(|(_, bytes)| *bytes));
                     let messages = messages.iter().map(|(message, _)| message.clone()).collect();
-                    Command::Publish {
-                        queue: queue.clone(),
-                        messages,
-                    }
+                    Command::Publish(Publish::to_queue(queue.clone(), messages))
                 }
                 Planned::Settle(settlements) => {
                     // Mostly of the last few leases, so that many are current.

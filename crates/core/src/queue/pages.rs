@@ -189,7 +189,10 @@ mod tests {
         Record {
             id: MessageId { index: 1, number },
             content_bytes: number,
+            group: 0,
             failures: 0,
+            priority: 0,
+            shared: false,
             grants: 0,
             published_at: Timestamp(0),
             expires_at: Timestamp::NEVER,

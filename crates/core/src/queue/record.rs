@@ -10,8 +10,14 @@ use crate::ids::{ConsumerId, MessageId, QueueId, SessionId, Timestamp};
 pub(crate) struct Record {
     pub(crate) id: MessageId,
     pub(crate) content_bytes: u32,
-    /// Leases in this queue that ended in failure.
-    pub(crate) failures: u32,
+    /// Its group in this queue; none has 0.
+    pub(crate) group: u32,
+    /// Leases in this queue that ended in failure, as far as that can count.
+    pub(crate) failures: u16,
+    /// 0 to 9.
+    pub(crate) priority: u8,
+    /// Other records refer to its content too, or did.
+    pub(crate) shared: bool,
     /// Leases granted in this queue, the current one included.
     pub(crate) grants: u32,
     pub(crate) published_at: Timestamp,
@@ -41,6 +47,7 @@ pub(crate) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) grant: u64,
+    pub(crate) since: Timestamp,
     pub(crate) until: Timestamp,
     pub(crate) holder: Holder,
 }
@@ -60,6 +67,8 @@ pub(crate) enum Holder {
 /// The rare part of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Extra {
+    /// Of the first lease in this queue that ended in failure.
+    pub(crate) first_error: String,
     pub(crate) last_error: String,
     /// How it came into this queue, if as a dead letter.
     pub(crate) dead_letter: Option<DeadLetter>,
@@ -87,7 +96,7 @@ impl Record {
 
     /// Number of the current or next attempt, from 1.
     pub(crate) fn attempt(&self) -> u32 {
-        self.failures.saturating_add(1)
+        u32::from(self.failures) + 1
     }
 
     pub(crate) fn extra_mut(&mut self) -> &mut Extra {
@@ -98,10 +107,15 @@ impl Record {
         self.extra.as_ref().map_or("", |extra| &extra.last_error)
     }
 
-    pub(crate) fn set_last_error(&mut self, error: &str) {
+    /// A lease ended in failure.
+    pub(crate) fn failed(&mut self, error: &str) {
+        if self.failures == 0 && !error.is_empty() {
+            error.clone_into(&mut self.extra_mut().first_error);
+        }
         if self.last_error() != error {
             error.clone_into(&mut self.extra_mut().last_error);
         }
+        self.failures = self.failures.saturating_add(1);
     }
 
     pub(crate) fn dead_letter(&self) -> Option<&DeadLetter> {

@@ -3,8 +3,10 @@
 //! Fields are called here as in the public API, since their names end up in
 //! rejections that people read.
 
+use std::collections::BTreeMap;
+
 use crate::command::{Overflow, Settings, SettingsPatch};
-use crate::ids::{Millis, QueueName};
+use crate::ids::Millis;
 use crate::limits;
 use crate::outcome::Rejection;
 
@@ -14,12 +16,20 @@ impl Default for Settings {
             lease: Millis(30_000),
             deliveries_max: 5,
             dead_letter_queue: None,
+            dead_letter_exchange: None,
+            dead_letter_routing_key: None,
             length_max: 0,
             bytes_max: 0,
             overflow: Overflow::Reject,
             message_ttl: Millis(0),
             backoff_initial: Millis(0),
             backoff_max: Millis(60_000),
+            priority_ageing: Millis(0),
+            group_concurrency: 1,
+            group_weights: BTreeMap::new(),
+            single_active_consumer: false,
+            dedup_window: Millis(5 * 60 * 1_000),
+            dedup_count_max: 100_000,
         }
     }
 }
@@ -28,20 +38,20 @@ impl Settings {
     /// These settings, with what the patch sets.
     #[must_use]
     pub fn patched(&self, patch: &SettingsPatch) -> Self {
-        Self {
-            lease: patch.lease.unwrap_or(self.lease),
-            deliveries_max: patch.deliveries_max.unwrap_or(self.deliveries_max),
-            dead_letter_queue: match &patch.dead_letter_queue {
-                Some(name) => name.clone(),
-                None => self.dead_letter_queue.clone(),
-            },
-            length_max: patch.length_max.unwrap_or(self.length_max),
-            bytes_max: patch.bytes_max.unwrap_or(self.bytes_max),
-            overflow: patch.overflow.unwrap_or(self.overflow),
-            message_ttl: patch.message_ttl.unwrap_or(self.message_ttl),
-            backoff_initial: patch.backoff_initial.unwrap_or(self.backoff_initial),
-            backoff_max: patch.backoff_max.unwrap_or(self.backoff_max),
+        let mut settings = self.clone();
+        macro_rules! take {
+            ($($field:ident)*) => {
+                $(if let Some(value) = &patch.$field {
+                    settings.$field = value.clone();
+                })*
+            };
         }
+        take! {
+            lease deliveries_max dead_letter_queue dead_letter_exchange dead_letter_routing_key length_max
+            bytes_max overflow message_ttl backoff_initial backoff_max priority_ageing group_concurrency
+            group_weights single_active_consumer dedup_window dedup_count_max
+        }
+        settings
     }
 
     /// `field: is X, asked Y` for each field in which `asked` is another.
@@ -56,8 +66,14 @@ impl Settings {
             .collect()
     }
 
-    fn fields(&self) -> [(&'static str, String); 9] {
-        let dead_letter_queue = self.dead_letter_queue.as_ref();
+    fn fields(&self) -> [(&'static str, String); 17] {
+        fn or_none<T: ToString>(value: Option<&T>) -> String {
+            value.map_or_else(|| "none".to_owned(), T::to_string)
+        }
+        let weights = self.group_weights.iter();
+        let weights: Vec<String> = weights
+            .map(|(group, weight)| format!("{group}={weight}"))
+            .collect();
         let overflow = match self.overflow {
             Overflow::Reject => "reject",
             Overflow::DropHead => "drop-head",
@@ -65,9 +81,14 @@ impl Settings {
         [
             ("lease_ms", self.lease.0.to_string()),
             ("max_deliveries", self.deliveries_max.to_string()),
+            ("dead_letter_queue", or_none(self.dead_letter_queue.as_ref())),
             (
-                "dead_letter_queue",
-                dead_letter_queue.map_or("none".to_owned(), QueueName::to_string),
+                "dead_letter_exchange",
+                or_none(self.dead_letter_exchange.as_ref()),
+            ),
+            (
+                "dead_letter_routing_key",
+                or_none(self.dead_letter_routing_key.as_ref()),
             ),
             ("max_length", self.length_max.to_string()),
             ("max_bytes", self.bytes_max.to_string()),
@@ -75,6 +96,12 @@ impl Settings {
             ("message_ttl_ms", self.message_ttl.0.to_string()),
             ("backoff_initial_ms", self.backoff_initial.0.to_string()),
             ("backoff_max_ms", self.backoff_max.0.to_string()),
+            ("priority_ageing_ms", self.priority_ageing.0.to_string()),
+            ("group_concurrency", self.group_concurrency.to_string()),
+            ("group_weights", weights.join(" ")),
+            ("single_active_consumer", self.single_active_consumer.to_string()),
+            ("dedup_window_ms", self.dedup_window.0.to_string()),
+            ("dedup_max_ids", self.dedup_count_max.to_string()),
         ]
     }
 

@@ -6,14 +6,14 @@
 //! what is due: scripts and unit tests look at those.
 
 use quorate_core::command::{
-    Command, NewMessage, Overflow, Request, Settings, SettingsPatch, Settlement, Verdict,
+    Command, NewMessage, Overflow, Publish, Request, Settings, SettingsPatch, Settlement, Target, Verdict,
 };
 use quorate_core::effect::{DeadLetter, DeadReason, Effect, Leased};
 use quorate_core::ids::{
     ClientId, ConsumerId, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId,
     Timestamp, Token,
 };
-use quorate_core::outcome::{Outcome, Rejection, Reply, Settled};
+use quorate_core::outcome::{Outcome, Published, Rejection, Reply, Settled};
 use quorate_core::{Applied, QueueCounts, Repeated};
 
 const SESSION_GRACE: u64 = 10_000;
@@ -57,9 +57,20 @@ pub(crate) struct Message {
     published_at: u64,
     expires_at: u64,
     state: State,
+    first_error: String,
     last_error: String,
     dead_letter: Option<DeadLetter>,
     deaths: Vec<QueueId>,
+}
+
+impl Message {
+    fn failed(&mut self, error: &str) {
+        if self.failures == 0 {
+            error.clone_into(&mut self.first_error);
+        }
+        error.clone_into(&mut self.last_error);
+        self.failures += 1;
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -157,9 +168,7 @@ impl Model {
         let mut taken = 0;
         for (ordinal, request) in requests.iter().enumerate() {
             let first = taken;
-            if let Command::Publish { messages, .. } = &request.command {
-                taken += messages.len();
-            }
+            taken += request.command.contents();
             outcomes.push(self.request(request, ordinal, first, &contents[first..taken]));
             self.assign();
         }
@@ -167,6 +176,7 @@ impl Model {
             outcomes,
             effects: std::mem::take(&mut self.effects),
             repeated: std::mem::take(&mut self.repeated),
+            events: Vec::new(),
         }
     }
 
@@ -326,7 +336,7 @@ impl Model {
                 self.queues[q].settings = self.queues[q].settings.patched(settings);
                 Ok(Reply::Done)
             }
-            Command::PurgeQueue { name } => {
+            Command::PurgeQueue { name, .. } => {
                 let queue = self.queues[self.queue(name)?].id;
                 let free = |m: &Message| matches!(m.state, State::Ready | State::Delayed(_));
                 let mut count = 0;
@@ -341,7 +351,10 @@ impl Model {
                 if_empty,
                 if_unused,
             } => self.delete(name, *if_empty, *if_unused),
-            Command::Publish { queue, messages } => self.publish(queue, messages, first, contents),
+            Command::Publish(Publish { target, messages }) => match target {
+                Target::Queue(queue) => self.publish(queue, messages, first, contents),
+                Target::Exchange { name, .. } => Err(Rejection::ExchangeNotFound(name.clone())),
+            },
             Command::Lease { .. } => self.lease(request),
             Command::Settle { settlements } => {
                 if settlements.is_empty() {
@@ -432,6 +445,7 @@ impl Model {
                 Ok(Reply::Done)
             }
             Command::Tick => Ok(Reply::Done),
+            _ => Err(Rejection::LimitExceeded(String::new())),
         }
     }
 
@@ -531,8 +545,8 @@ impl Model {
         for (n, message) in messages.iter().enumerate() {
             let ttls = [message.ttl.0, self.queues[q].settings.message_ttl.0];
             let ttl = ttls.into_iter().filter(|ttl| *ttl > 0).min();
-            let due = self.now + message.delay.0;
-            let delayed = message.delay.0 > 0;
+            let due = message.deliver_at.0.max(self.now + message.delay.0);
+            let delayed = due > self.now;
             self.enter(
                 id,
                 Message {
@@ -552,6 +566,7 @@ impl Model {
                     } else {
                         State::Ready
                     },
+                    first_error: String::new(),
                     last_error: String::new(),
                     dead_letter: None,
                     deaths: Vec::new(),
@@ -562,10 +577,12 @@ impl Model {
             index: self.index,
             number: first as u32,
         };
-        Ok(Reply::Published {
+        Ok(Reply::Published(Published {
             first,
             count: messages.len() as u32,
-        })
+            unroutable: Vec::new(),
+            duplicates: Vec::new(),
+        }))
     }
 
     fn enter(&mut self, queue: QueueId, mut message: Message) {
@@ -630,8 +647,7 @@ impl Model {
     fn fail(&mut self, i: usize, error: &str, delay: Option<Millis>) {
         let settings = &self.queues[self.by_id(self.messages[i].queue)].settings;
         let message = &mut self.messages[i];
-        message.failures += 1;
-        error.clone_into(&mut message.last_error);
+        message.failed(error);
         if settings.deliveries_max > 0 && message.failures >= settings.deliveries_max {
             self.dead_letter(i, DeadReason::DeliveriesMax, &[]);
             return;
@@ -689,6 +705,9 @@ impl Model {
             origin_id: message.queue,
             reason,
             attempts,
+            first_error: message.first_error.clone(),
+            last_error: message.last_error.clone(),
+            at: Timestamp(self.now),
         };
         let deaths = [&message.deaths[..], &[message.queue]].concat();
         self.enter(
@@ -698,6 +717,7 @@ impl Model {
                 grants: 0,
                 expires_at: if ttl == 0 { u64::MAX } else { self.now + ttl },
                 state: State::Ready,
+                first_error: String::new(),
                 dead_letter: Some(dead_letter),
                 deaths,
                 ..message
@@ -927,8 +947,7 @@ impl Model {
             Verdict::Nack { delay, reason } => self.fail(i, reason, *delay),
             Verdict::Release => self.put_back(i, 0),
             Verdict::DeadLetter { reason } => {
-                self.messages[i].failures += 1;
-                self.messages[i].last_error.clone_from(reason);
+                self.messages[i].failed(reason);
                 self.dead_letter(i, DeadReason::Rejected, &[]);
             }
             Verdict::Extend { lease } => {
