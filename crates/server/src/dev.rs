@@ -22,7 +22,13 @@ pub(crate) struct DevArgs {
     data: PathBuf,
     /// Client port of the first node; the others follow at +10 and +20, peer
     /// ports at +1, HTTP ports at +80
-    #[arg(long, default_value_t = 7400, value_name = "PORT")]
+    #[arg(
+        long,
+        env = "QUORATE_FIRST_PORT",
+        hide_env_values = true,
+        default_value_t = 7400,
+        value_name = "PORT"
+    )]
     first_port: u16,
     /// What the nodes log
     #[arg(long, default_value = "info", value_name = "FILTER")]
