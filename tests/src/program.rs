@@ -1,32 +1,13 @@
 //! The `quorate` program, as a person or a script runs it.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use quorate_test_cluster::Cluster;
+pub use quorate_test_cluster::find_binary as path;
 use serde_json::Value;
-
-/// The binary under test, which the first cluster of the tests has built if it
-/// was not there.
-///
-/// # Errors
-///
-/// When it is not there.
-pub fn path() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("QUORATE_BIN") {
-        return Ok(path.into());
-    }
-    let executable = std::env::current_exe().context("find this executable")?;
-    let mut folders = executable
-        .ancestors()
-        .skip(1)
-        .map(|folder| folder.join("quorate"));
-    folders
-        .find(|path| path.is_file())
-        .context("no binary: start a cluster first, which builds it")
-}
 
 /// What an operator command came to.
 #[derive(Debug)]
@@ -57,6 +38,20 @@ pub fn at<A: AsRef<OsStr>>(endpoints: &str, arguments: &[A]) -> Result<Told> {
     let mut command = Command::new(path()?);
     command.args(arguments).env("QUORATE_ENDPOINT", endpoints);
     told(command.output().context("run quorate")?)
+}
+
+/// The first of a block of ports that nobody listens on now, with room for all
+/// that `quorate dev` needs.
+///
+/// # Errors
+///
+/// When a thousand tries find none.
+pub fn free_ports() -> Result<u16> {
+    let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let mut blocks = (0..1_000).map(|_| rand::random_range(10_000..32_000_u16));
+    blocks
+        .find(|first| (0..=100).all(|more| free(first + more)))
+        .context("no free ports")
 }
 
 fn told(output: Output) -> Result<Told> {

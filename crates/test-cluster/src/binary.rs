@@ -12,7 +12,12 @@ use anyhow::{Context, Result, bail, ensure};
 /// The binary that tests run: `$QUORATE_BIN`, else the one beside this
 /// executable, which is built if it is missing or older than its sources. Looked
 /// up once per process.
-pub(crate) fn find() -> Result<PathBuf> {
+///
+/// # Errors
+///
+/// When `$QUORATE_BIN` names no file, this executable is in no cargo target
+/// directory, or the build fails.
+pub fn find() -> Result<PathBuf> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     FOUND
         .get_or_init(|| look().map_err(|error| format!("{error:#}")))

@@ -46,6 +46,7 @@ mod ports;
 mod process;
 mod wait;
 
+pub use binary::find as find_binary;
 pub use builder::Builder;
 pub use ports::Ports;
 pub use wait::wait_until;
