@@ -1,9 +1,6 @@
-//! What scripts rely on: exit codes, JSON, and the README.
+//! What scripts rely on: exit codes and JSON.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use quorate_test_cluster::Cluster;
@@ -155,7 +152,7 @@ async fn exit_codes_tell_what_happened() -> Result<()> {
     ] {
         run(&cluster, usage)?.exits(USAGE)?;
     }
-    let nobody = format!("127.0.0.1:{}", free_port()?);
+    let nobody = format!("127.0.0.1:{}", program::free_ports()?);
     let silent =
         program::at(&nobody, &["queue", "list", "--json", "--timeout", "300ms"])?.exits(UNREACHABLE)?;
     ensure!(silent.json_error()?["error"] == "unreachable", "{silent:?}");
@@ -214,76 +211,6 @@ async fn consume_runs_a_program_for_each_message() -> Result<()> {
     Ok(())
 }
 
-/// The tour of the README, pasted into a shell: on other ports than it says, with
-/// the binary of the tests, and with a tenth of the messages.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_tour_of_the_readme_works_when_pasted() -> Result<()> {
-    drop(Cluster::start(1).await?);
-    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md"))?;
-    let (_, tour) = readme.split_once("## A tour").context("the README has a tour")?;
-    let (tour, _) = tour.split_once("\n## ").context("the tour has an end")?;
-    let first = free_port()?;
-    let lines: Vec<String> = shell_lines(tour)
-        .filter(|line| !line.starts_with("cargo ") && !line.starts_with("export PATH"))
-        .map(|line| {
-            line.replace("quorate dev", &format!("quorate dev --first-port {first}"))
-                .replace("30000", "3000")
-        })
-        .collect();
-    ensure!(lines.len() > 15, "the tour has become short: {lines:?}");
-
-    let folder = tempfile::tempdir()?;
-    let binary = program::path()?;
-    let search = format!(
-        "{}:{}",
-        binary.parent().context("in a folder")?.display(),
-        std::env::var("PATH")?
-    );
-    let endpoints: Vec<String> = [0, 10, 20]
-        .iter()
-        .map(|more| format!("127.0.0.1:{}", first + more))
-        .collect();
-    // Whatever goes wrong, nothing is left running.
-    let script = format!("trap 'kill $DEV 2> /dev/null; wait' EXIT\n{}\n", lines.join("\n"));
-    let mut shell = Command::new("timeout");
-    shell
-        .args(["120", "bash", "-c", &script])
-        .current_dir(folder.path());
-    shell
-        .env("PATH", search)
-        .env("QUORATE_ENDPOINT", endpoints.join(","));
-    let output = tokio::task::spawn_blocking(move || shell.output()).await??;
-    let (out, error) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    ensure!(output.status.success(), "{}\n{out}\n{error}", output.status);
-    ensure!(
-        error.contains("STALE_LEASE") || error.contains("leases were not acked"),
-        "{out}\n{error}"
-    );
-    ensure!(
-        out.contains("3000 messages published") || out.contains("3,000 messages published"),
-        "{out}\n{error}"
-    );
-    ensure!(
-        !folder.path().join("quorate-data").exists(),
-        "the tour leaves its data behind"
-    );
-    // 1,000 - 3 done, the one that failed and came again, and all of the 3,000.
-    let counts: BTreeSet<&str> = out.lines().map(str::trim).collect();
-    ensure!(counts.contains("3997"), "not all came out:\n{out}\n{error}");
-    Ok(())
-}
-
-/// The commands in the fenced `sh` blocks of a page.
-fn shell_lines(page: &str) -> impl Iterator<Item = &str> {
-    page.split("```sh\n")
-        .skip(1)
-        .filter_map(|block| block.split_once("```"))
-        .flat_map(|(block, _)| block.lines())
-}
-
 fn has_fields(value: &Value, fields: &[&str]) -> Result<()> {
     for field in fields {
         ensure!(value.get(field).is_some(), "no field {field} in {value}");
@@ -293,13 +220,4 @@ fn has_fields(value: &Value, fields: &[&str]) -> Result<()> {
 
 fn text(value: &Value) -> Result<&str> {
     value.as_str().with_context(|| format!("{value} is not a text"))
-}
-
-/// The first of a block of ports that nobody listens on now.
-fn free_port() -> Result<u16> {
-    let free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut blocks = (0..1_000).map(|_| rand::random_range(10_000..32_000_u16));
-    blocks
-        .find(|first| (0..=100).all(|more| free(first + more)))
-        .context("no free ports")
 }
