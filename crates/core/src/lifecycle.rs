@@ -6,12 +6,12 @@
 //! life-cycle that [the crate](crate) draws.
 
 use crate::broker::Broker;
-use crate::command::Overflow;
 use crate::deadlines::Due;
 use crate::effect::{DeadLetter, DeadReason, Effect};
 use crate::ids::{Millis, QueueId, QueueName, Timestamp};
 use crate::limits::{DEATHS_MAX, DISPLACEMENTS_MAX};
 use crate::queue::{Holder, Lease, Place, Queue, Record, State, Tally, Totals, backoff};
+use crate::room::Displacing;
 
 impl Broker {
     /// A lease ended in failure: the message waits for its next attempt, or its
@@ -21,7 +21,12 @@ impl Broker {
         let settings = self.held(queue).head.settings.clone();
         let record = self.record(queue, position);
         if settings.deliveries_max != 0 && u32::from(record.failures) >= settings.deliveries_max {
-            self.dead_letter(queue, position, DeadReason::DeliveriesMax, &mut Vec::new());
+            self.dead_letter(
+                queue,
+                position,
+                DeadReason::DeliveriesMax,
+                &mut Displacing::default(),
+            );
         } else {
             let delay = delay.unwrap_or_else(|| backoff(&settings, record.id, u32::from(record.failures)));
             self.put_back(queue, position, delay);
@@ -47,23 +52,23 @@ impl Broker {
     /// A message's life is over.
     pub(crate) fn expire(&mut self, queue: QueueId, position: u64) {
         if self.held(queue).head.settings.dead_letter_queue.is_some() {
-            self.dead_letter(queue, position, DeadReason::Expired, &mut Vec::new());
+            self.dead_letter(queue, position, DeadReason::Expired, &mut Displacing::default());
         } else {
             self.remove(queue, position, |totals| &mut totals.expired);
         }
     }
 
     /// Moves a message to the dead-letter queue, or into the dead set of its
-    /// own if there is none that can take it. `making_room` has the queues
-    /// that are dropping messages for what this one belongs to.
+    /// own if there is none that can take it. `displacing` says for what it makes
+    /// room, if it does.
     pub(crate) fn dead_letter(
         &mut self,
         queue: QueueId,
         position: u64,
         reason: DeadReason,
-        making_room: &mut Vec<QueueId>,
+        displacing: &mut Displacing,
     ) {
-        let Some(target) = self.dead_letter_target(queue, position, making_room) else {
+        let Some(target) = self.dead_letter_target(queue, position, displacing) else {
             let at = self.now;
             self.change(queue, position, |record| {
                 record.state = State::Dead { reason, at }
@@ -74,7 +79,7 @@ impl Broker {
         let origin = self.held_mut(queue);
         origin.head.totals.dead_lettered += 1;
         let origin = origin.head.name.clone();
-        self.make_room(target, Tally::of(&record), making_room);
+        self.make_room(target, Tally::of(&record), displacing);
 
         let attempts = u32::from(record.failures);
         let at = self.now;
@@ -99,34 +104,16 @@ impl Broker {
 
     /// The queue that takes a message as a dead letter: it is set, it exists,
     /// it has room, and the message does not run in a circle.
-    fn dead_letter_target(&self, queue: QueueId, position: u64, making_room: &[QueueId]) -> Option<QueueId> {
+    fn dead_letter_target(&self, queue: QueueId, position: u64, displacing: &Displacing) -> Option<QueueId> {
         let record = self.record(queue, position);
         let name: &QueueName = self.held(queue).head.settings.dead_letter_queue.as_ref()?;
         let target = *self.names.get(name)?;
-        let circular = target == queue || record.died_in(target) || making_room.contains(&target);
-        let weary = record.deaths() >= DEATHS_MAX || making_room.len() >= DISPLACEMENTS_MAX;
-        let full = self.held(target).limit_against(Tally::of(record)).is_some();
+        let circular = target == queue || record.died_in(target) || displacing.queues.contains(&target);
+        let weary = record.deaths() >= DEATHS_MAX || displacing.queues.len() >= DISPLACEMENTS_MAX;
+        let promised = displacing.promised.get(&target).copied().unwrap_or_default();
+        let more = Tally::of(record).plus(promised);
+        let full = self.held(target).limit_against(more, Tally::default()).is_some();
         (!circular && !weary && !full).then_some(target)
-    }
-
-    /// Drops ready messages from the head until there is room for more, if that
-    /// is the queue's policy.
-    pub(crate) fn make_room(&mut self, queue: QueueId, more: Tally, making_room: &mut Vec<QueueId>) {
-        if self.held(queue).head.settings.overflow != Overflow::DropHead {
-            return;
-        }
-        making_room.push(queue);
-        while self.held(queue).is_short_of_room(more) {
-            let Some(Place { position }) = self.held(queue).ready.first().copied() else {
-                break;
-            };
-            if self.held(queue).head.settings.dead_letter_queue.is_some() {
-                self.dead_letter(queue, position, DeadReason::DroppedByLimit, making_room);
-            } else {
-                self.remove(queue, position, |totals| &mut totals.dropped);
-            }
-        }
-        making_room.pop();
     }
 
     /// When a life ends that begins at a time, in a queue.

@@ -1,14 +1,14 @@
-//! Queues come and go, and messages enter them.
+//! Queues come and go.
 
 use std::sync::Arc;
 
 use crate::broker::Broker;
-use crate::command::{NewMessage, Publish, PurgeStates, Settings, SettingsPatch, Target};
+use crate::command::{PurgeStates, Settings, SettingsPatch};
 use crate::effect::Effect;
-use crate::ids::{ConsumerId, MessageId, QueueId, QueueName, SessionId};
+use crate::ids::{ConsumerId, QueueId, QueueName, SessionId};
 use crate::limits;
-use crate::outcome::{Outcome, Published, Rejection, Reply};
-use crate::queue::{Head, Queue, Record, State, Taker, Tally, Totals, check_span, invalid};
+use crate::outcome::{Outcome, Rejection, Reply};
+use crate::queue::{Head, Queue, State, Taker, Totals};
 
 impl Broker {
     /// `ordinal` is the command's place in its entry.
@@ -110,93 +110,10 @@ impl Broker {
         Ok(Reply::Deleted { count })
     }
 
-    /// `first` is the number of the first message's content in the entry.
-    pub(crate) fn publish(&mut self, publish: &Publish, first: u32, contents: &[u32]) -> Outcome {
-        let Publish { target, messages } = publish;
-        let name = match target {
-            Target::Queue(name) => name,
-            Target::Exchange { name, .. } => return Err(Rejection::ExchangeNotFound(name.clone())),
-        };
-        let count = check_messages(messages, contents)?;
-        let queue = self.queue_id(name)?;
-        let bytes = contents.iter().map(|bytes| u64::from(*bytes)).sum();
-        let more = Tally {
-            count: u64::from(count),
-            bytes,
-        };
-        if let Some(limit) = self.held(queue).limit_against(more) {
-            return Err(Rejection::QueueFull {
-                queue: name.clone(),
-                limit,
-            });
-        }
-        self.make_room(queue, more, &mut Vec::new());
-        for ((message, content_bytes), number) in messages.iter().zip(contents).zip(first..) {
-            let until = self.now.after(message.delay).max(message.deliver_at);
-            let delayed = until > self.now;
-            let record = Record {
-                id: MessageId {
-                    index: self.index,
-                    number,
-                },
-                content_bytes: *content_bytes,
-                group: 0,
-                failures: 0,
-                priority: message.priority,
-                shared: false,
-                grants: 0,
-                published_at: self.now,
-                expires_at: self.life_end(queue, until, message.ttl),
-                state: if delayed {
-                    State::Delayed { until }
-                } else {
-                    State::Ready
-                },
-                extra: None,
-            };
-            self.insert(queue, record);
-        }
-        Ok(Reply::Published(Published {
-            first: MessageId {
-                index: self.index,
-                number: first,
-            },
-            count,
-            unroutable: Vec::new(),
-            duplicates: Vec::new(),
-        }))
-    }
-
     pub(crate) fn queue_id(&self, name: &QueueName) -> Result<QueueId, Rejection> {
         self.names
             .get(name)
             .copied()
             .ok_or_else(|| Rejection::QueueNotFound(name.clone()))
     }
-}
-
-fn check_messages(messages: &[NewMessage], contents: &[u32]) -> Result<u32, Rejection> {
-    let count = messages.len();
-    if count == 0 || count > limits::PUBLISH_MESSAGES_MAX {
-        let problem = format!("1 to {}, not {count}", limits::PUBLISH_MESSAGES_MAX);
-        return Err(invalid("messages", problem));
-    }
-    if contents.len() != count {
-        return Err(invalid(
-            "messages",
-            format!("{count}, with {} contents", contents.len()),
-        ));
-    }
-    for message in messages {
-        check_span("delay_ms", message.delay)?;
-        check_span("ttl_ms", message.ttl)?;
-    }
-    if let Some(bytes) = contents.iter().find(|bytes| **bytes > limits::CONTENT_BYTES_MAX) {
-        let problem = format!(
-            "at most {} bytes in one message, not {bytes}",
-            limits::CONTENT_BYTES_MAX
-        );
-        return Err(invalid("messages", problem));
-    }
-    Ok(u32::try_from(count).expect("within its bound"))
 }

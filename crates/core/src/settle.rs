@@ -7,6 +7,7 @@ use crate::ids::{Millis, QueueId, Timestamp, Token};
 use crate::limits::{REASON_BYTES_MAX, SETTLEMENTS_MAX};
 use crate::outcome::{Outcome, Rejection, Reply, Settled};
 use crate::queue::{State, check_lease, check_span, invalid};
+use crate::room::Displacing;
 
 impl Broker {
     /// Each settlement is done or refused by itself.
@@ -36,7 +37,7 @@ impl Broker {
             Verdict::DeadLetter { reason } => {
                 check_reason(reason)?;
                 self.change(queue, position, |record| record.failed(reason));
-                self.dead_letter(queue, position, DeadReason::Rejected, &mut Vec::new());
+                self.dead_letter(queue, position, DeadReason::Rejected, &mut Displacing::default());
             }
             Verdict::Extend { lease } => {
                 check_lease("lease_ms", *lease)?;

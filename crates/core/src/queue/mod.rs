@@ -10,6 +10,7 @@ mod record;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::Sum;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -120,15 +121,16 @@ impl Queue {
         position
     }
 
-    /// The limit that does not allow `more` besides what is there, if any, as
-    /// text for a person. Ready messages do not count where they can make room.
-    pub(crate) fn limit_against(&self, more: Tally) -> Option<String> {
+    /// The limit that does not allow `more` besides what is there without what
+    /// will be `freed`, if any, as text for a person. Ready messages do not count
+    /// where they can make room.
+    pub(crate) fn limit_against(&self, more: Tally, freed: Tally) -> Option<String> {
         let Settings {
             length_max,
             bytes_max,
             ..
         } = *self.head.settings;
-        let mut held = self.tallies.live();
+        let mut held = self.tallies.live().minus(freed);
         if self.head.settings.overflow == Overflow::DropHead {
             held = held.minus(self.tallies.ready);
         }
@@ -177,6 +179,12 @@ impl Tallies {
 
     pub(crate) fn all(&self) -> Tally {
         self.live().plus(self.dead)
+    }
+}
+
+impl Sum for Tally {
+    fn sum<I: Iterator<Item = Self>>(tallies: I) -> Self {
+        tallies.fold(Self::default(), Self::plus)
     }
 }
 

@@ -1,0 +1,81 @@
+//! Room in queues: who has a claim on it, and how more is made.
+
+use std::collections::BTreeMap;
+
+use crate::broker::Broker;
+use crate::command::Overflow;
+use crate::effect::DeadReason;
+use crate::ids::QueueId;
+use crate::outcome::Rejection;
+use crate::queue::{Place, Tally};
+
+/// What will come into queues and leave them, by plans that are not carried out.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Account {
+    /// Messages that will enter.
+    pub(crate) more: BTreeMap<QueueId, Tally>,
+    /// Messages that will leave before those enter; they are leased until then.
+    pub(crate) freed: BTreeMap<QueueId, Tally>,
+}
+
+impl Account {
+    /// More messages will enter a queue.
+    pub(crate) fn claim(&mut self, queue: QueueId, more: Tally) {
+        let claimed = self.more.entry(queue).or_default();
+        *claimed = claimed.plus(more);
+    }
+}
+
+/// Messages that make room for others, and for what.
+#[derive(Debug, Default)]
+pub(crate) struct Displacing {
+    /// The queues that are dropping messages, each for the one before it.
+    pub(crate) queues: Vec<QueueId>,
+    /// Room that was promised to publishes under way: no dead letter takes it.
+    pub(crate) promised: BTreeMap<QueueId, Tally>,
+}
+
+impl Displacing {
+    /// What was promised comes now.
+    pub(crate) fn redeem(&mut self, queue: QueueId, tally: Tally) {
+        if let Some(promised) = self.promised.get_mut(&queue) {
+            *promised = promised.minus(tally);
+        }
+    }
+}
+
+impl Broker {
+    /// There is room for more, or will be when ready messages were dropped.
+    pub(crate) fn check_room(&self, queue: QueueId, more: Tally, account: &Account) -> Result<(), Rejection> {
+        let claimed = account.more.get(&queue).copied().unwrap_or_default();
+        let freed = account.freed.get(&queue).copied().unwrap_or_default();
+        let queue = self.held(queue);
+        match queue.limit_against(more.plus(claimed), freed) {
+            None => Ok(()),
+            Some(limit) => Err(Rejection::QueueFull {
+                queue: queue.head.name.clone(),
+                limit,
+            }),
+        }
+    }
+
+    /// Drops ready messages from the head until there is room for more, if that
+    /// is the queue's policy.
+    pub(crate) fn make_room(&mut self, queue: QueueId, more: Tally, displacing: &mut Displacing) {
+        if self.held(queue).head.settings.overflow != Overflow::DropHead {
+            return;
+        }
+        displacing.queues.push(queue);
+        while self.held(queue).is_short_of_room(more) {
+            let Some(Place { position }) = self.held(queue).ready.first().copied() else {
+                break;
+            };
+            if self.held(queue).head.settings.dead_letter_queue.is_some() {
+                self.dead_letter(queue, position, DeadReason::DroppedByLimit, displacing);
+            } else {
+                self.remove(queue, position, |totals| &mut totals.dropped);
+            }
+        }
+        displacing.queues.pop();
+    }
+}
