@@ -1,9 +1,17 @@
 //! Looking at messages without touching them.
+//!
+//! A browse looks at a bounded number of messages and says where to go on, so
+//! that whoever holds the broker for it holds it for a short time.
 
+use std::collections::BTreeSet;
+
+use crate::broker::Broker;
+use crate::command::Selector;
 use crate::effect::{DeadLetter, DeadReason};
 use crate::event::LeasedBy;
-use crate::ids::{ExchangeName, MessageId, QueueName, Timestamp};
+use crate::ids::{ClientId, ExchangeName, MessageId, QueueName, Timestamp};
 use crate::outcome::MessageState;
+use crate::queue::{Holder, Lease, Queue, Record, State};
 
 /// A message in a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,4 +176,150 @@ pub enum Obstacle {
     },
     /// Publishes are refused: a limit is reached.
     Full,
+}
+
+impl Broker {
+    /// The messages of a queue that pass a filter, by position, from a position
+    /// on: at most `count_max`, and as far as they are among the first
+    /// `scan_max` that are looked at. None if there is no such queue.
+    ///
+    /// A filter by id or dedup id looks at those messages only.
+    #[must_use]
+    pub fn browse(
+        &self,
+        queue: &QueueName,
+        from: u64,
+        count_max: usize,
+        scan_max: usize,
+        filter: &Filter,
+    ) -> Option<Browsed> {
+        let queue = self.held(*self.names.get(queue)?);
+        let mut records: Box<dyn Iterator<Item = (u64, &Record)>> = match filter.candidates(queue) {
+            Some(mut positions) => {
+                let positions = positions.split_off(&from).into_iter();
+                Box::new(positions.filter_map(|position| Some((position, queue.records.get(position)?))))
+            }
+            None => Box::new(queue.records.iter_from(from)),
+        };
+        let mut messages = Vec::new();
+        let mut scanned = 0;
+        let next = loop {
+            let Some((position, record)) = records.next() else {
+                break None;
+            };
+            if messages.len() >= count_max || scanned >= scan_max {
+                break Some(position);
+            }
+            scanned += 1;
+            if filter.passes(record) {
+                messages.push(self.message_view(queue, position, record));
+            }
+        };
+        Some(Browsed { messages, next })
+    }
+
+    /// One message of a queue; None if there is no such queue, or message.
+    #[must_use]
+    pub fn find(&self, queue: &QueueName, selector: &Selector) -> Option<MessageView> {
+        let queue = self.held(*self.names.get(queue)?);
+        let position = queue.find(selector)?;
+        let record = queue.records.get(position)?;
+        Some(self.message_view(queue, position, record))
+    }
+
+    fn message_view(&self, queue: &Queue, position: u64, record: &Record) -> MessageView {
+        let (ready_at, lease, dead) = match record.state {
+            State::Ready => (None, None, None),
+            State::Delayed { until } => (Some(until), None, None),
+            State::Leased(lease) => (None, Some(self.lease_view(lease)), None),
+            State::Dead { reason, at } => (None, None, Some((reason, at))),
+        };
+        let extra = record.extra.as_deref();
+        let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+        MessageView {
+            queue: queue.head.name.clone(),
+            position,
+            id: record.id,
+            state: MessageState::of(&record.state),
+            ready_at,
+            lease,
+            priority: record.priority,
+            group: String::new(),
+            dedup_id: text(record.dedup_id().map(AsRef::as_ref)),
+            failures: u32::from(record.failures),
+            grants: record.grants,
+            published_at: record.published_at,
+            expires_at: (record.expires_at != Timestamp::NEVER).then_some(record.expires_at),
+            content_bytes: record.content_bytes,
+            first_error: text(extra.map(|extra| &*extra.first_error)),
+            last_error: text(extra.map(|extra| &*extra.last_error)),
+            dead,
+            backlog: false,
+            dead_letter: record.dead_letter().cloned(),
+            redrive: None,
+        }
+    }
+
+    fn lease_view(&self, lease: Lease) -> LeaseView {
+        LeaseView {
+            grant: lease.grant,
+            holder: self.leased_by(lease.holder, None),
+            since: lease.since,
+            until: lease.until,
+        }
+    }
+
+    /// A holder, as told to the outside. `client` asked for what was pulled.
+    pub(crate) fn leased_by(&self, holder: Holder, client: Option<ClientId>) -> LeasedBy {
+        match holder {
+            Holder::Puller => LeasedBy::Puller(client),
+            Holder::Consumer { session, consumer } => LeasedBy::Consumer {
+                session,
+                consumer,
+                node: self.sessions.by_id[&session].head.node,
+            },
+        }
+    }
+}
+
+impl Filter {
+    /// The positions of all that can pass, if few can.
+    fn candidates(&self, queue: &Queue) -> Option<BTreeSet<u64>> {
+        if !self.messages.is_empty() {
+            let ids = self.messages.iter();
+            return Some(ids.flat_map(|id| queue.with_id(*id)).collect());
+        }
+        let dedup_id = self.dedup_id.as_ref()?;
+        Some(queue.with_dedup_id(dedup_id).collect())
+    }
+
+    fn passes(&self, record: &Record) -> bool {
+        let dead_letter = record.dead_letter();
+        let dead = match record.state {
+            State::Dead { reason, .. } => Some(reason),
+            _ => None,
+        };
+        let reason = dead.or(dead_letter.map(|letter| letter.reason));
+        (self.states.is_empty() || self.states.contains(&MessageState::of(&record.state)))
+            && self.published_before.is_none_or(|at| record.published_at < at)
+            && self.published_from.is_none_or(|at| record.published_at >= at)
+            && self
+                .dedup_id
+                .as_ref()
+                .is_none_or(|id| record.dedup_id().is_some_and(|is| **is == **id))
+            && (self.reason.is_none() || self.reason == reason)
+            && (self.messages.is_empty() || self.messages.contains(&record.id))
+            && (!self.dead_letters_only || reason.is_some())
+    }
+}
+
+impl MessageState {
+    pub(crate) fn of(state: &State) -> Self {
+        match state {
+            State::Ready => Self::Ready,
+            State::Delayed { .. } => Self::Delayed,
+            State::Leased(_) => Self::Leased,
+            State::Dead { .. } => Self::Dead,
+        }
+    }
 }

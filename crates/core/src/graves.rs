@@ -10,13 +10,13 @@ use crate::broker::Broker;
 use crate::deadlines::Due;
 use crate::ids::QueueId;
 use crate::limits::BURIED_PER_ENTRY_MAX;
-use crate::queue::{Holder, Lease, Pages, State, Tally};
+use crate::queue::{Holder, Lease, Pages, Record, State, Tally};
 
 /// Records that belong to no queue any more, the oldest grave first. None is
 /// empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Graves {
-    pub(crate) records: VecDeque<Pages>,
+    pub(crate) records: VecDeque<Pages<Record>>,
 }
 
 impl Broker {
@@ -40,6 +40,7 @@ impl Broker {
             if let Some(at) = record.due() {
                 self.deadlines.remove(at, Due::Message { queue: id, position });
             }
+            queue.lookup.remove(position, record);
             if let State::Leased(Lease {
                 holder: Holder::Consumer { session, consumer },
                 ..

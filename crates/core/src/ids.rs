@@ -181,6 +181,14 @@ impl Timestamp {
     }
 }
 
+impl MessageId {
+    /// No message comes behind it.
+    pub(crate) const MAX: Self = Self {
+        index: u64::MAX,
+        number: u32::MAX,
+    };
+}
+
 /// What goes into an error: input has no bound, an answer has.
 fn shortened(text: &str) -> String {
     const CHARS_MAX: usize = 64;

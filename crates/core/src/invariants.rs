@@ -10,7 +10,7 @@ use std::fmt;
 use crate::broker::Broker;
 use crate::deadlines::Due;
 use crate::ids::{ConsumerId, QueueId, SessionId, Timestamp};
-use crate::queue::{Holder, Lease, Place, Queue, State, Taker, Tallies, Tally};
+use crate::queue::{Holder, Lease, Lookup, Place, Queue, State, Taker, Tallies, Tally};
 
 /// One broken invariant, for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,12 +106,22 @@ impl Checker<'_> {
         let name = &queue.head.name;
         let mut tallies = Tallies::default();
         let mut ready = Vec::new();
+        let mut lookup = Lookup::default();
+        let mut entered = 0;
         for (position, record) in queue.records.iter() {
             let tally = tallies.of_mut(&record.state);
             *tally = tally.plus(Tally::of(record));
             if let Some(at) = record.due() {
                 self.deadlines.push((at, Due::Message { queue: id, position }));
             }
+            lookup.insert(position, record);
+            self.ensure((entered..=self.broker.index).contains(&record.entered()), || {
+                format!(
+                    "queue {name}, {position}: it entered with entry {}, one before it with {entered}",
+                    record.entered()
+                )
+            });
+            entered = record.entered();
             match record.state {
                 State::Ready => {
                     ready.push(Place { position });
@@ -145,6 +155,9 @@ impl Checker<'_> {
         }
         self.ensure(ready.iter().eq(&queue.ready), || {
             format!("queue {name}: the ready set is not the ready messages")
+        });
+        self.ensure(lookup == queue.lookup, || {
+            format!("queue {name}: messages are not found by their ids")
         });
         self.ensure(tallies == queue.tallies, || {
             format!(

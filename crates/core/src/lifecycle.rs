@@ -84,7 +84,9 @@ impl Broker {
         let attempts = u32::from(record.failures);
         let at = self.now;
         let last_error = record.last_error().to_owned();
+        let index = self.index;
         let extra = record.extra_mut();
+        extra.arrived = Some(index);
         extra.dead_letter = Some(DeadLetter {
             origin,
             origin_id: queue,
@@ -153,10 +155,10 @@ impl Broker {
 
     pub(crate) fn take(&mut self, queue: QueueId, position: u64) -> Record {
         self.unindex_record(queue, position);
-        self.held_mut(queue)
-            .records
-            .remove(position)
-            .expect("the caller saw it")
+        let queue = self.held_mut(queue);
+        let record = queue.records.remove(position).expect("the caller saw it");
+        queue.lookup.remove(position, &record);
+        record
     }
 
     /// Enters a record into the indexes that follow from it.

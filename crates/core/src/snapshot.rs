@@ -25,7 +25,7 @@ use crate::graves::Graves;
 use crate::hash::{RollingHash, encode_into};
 use crate::ids::{ClientId, ConsumerId, Incarnation, MessageId, NodeId, QueueId, SessionId, Timestamp};
 use crate::invariants;
-use crate::queue::{Head, Holder, Lease, Page, Pages, Place, Queue, State, Taker, Tally};
+use crate::queue::{Head, Holder, Lease, Page, Pages, Place, Queue, Record, State, Taker, Tally};
 use crate::requests::{Client, ClientHead, Executed, Requests};
 use crate::session::{Consumer, Session, SessionHead};
 
@@ -40,7 +40,7 @@ const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     root: Root,
-    queues: Vec<(Head, Pages)>,
+    queues: Vec<(Head, Pages<Record>)>,
     graves: Graves,
     sessions: Vec<SavedSession>,
     waiters: Vec<Waiter>,
@@ -93,7 +93,7 @@ enum Frame<'a> {
     /// Of the queue or grave before it.
     Page {
         number: u64,
-        page: Cow<'a, Page>,
+        page: Cow<'a, Page<Record>>,
     },
     Session {
         id: SessionId,
@@ -311,7 +311,7 @@ impl<E> Writer<'_, E> {
         Ok(())
     }
 
-    fn pages(&mut self, records: &Pages) -> Result<(), E> {
+    fn pages(&mut self, records: &Pages<Record>) -> Result<(), E> {
         for (number, page) in records.pages() {
             self.frame(&Frame::Page {
                 number,
@@ -557,6 +557,7 @@ fn build_indexes(broker: &mut Broker) {
         let records = broker.held(id).records.clone();
         let mut ready = Vec::new();
         for (position, record) in records.iter() {
+            broker.held_mut(id).lookup.insert(position, record);
             // Most are of this kind; their index is built faster as a whole.
             if record.state == State::Ready && record.due().is_none() {
                 let tally = &mut broker.held_mut(id).tallies.ready;

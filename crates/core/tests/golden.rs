@@ -12,8 +12,8 @@
 //! | Command | |
 //! |---|---|
 //! | `declare`, `update` QUEUE [setting=…] | `lease max_deliveries dead_letter_queue max_length max_bytes overflow ttl backoff backoff_max` |
-//! | `purge` QUEUE, `delete` QUEUE [if_empty] [if_unused] | |
-//! | `publish` QUEUE LABEL… [delay= ttl= bytes=] | or `count=` instead of labels |
+//! | `purge` QUEUE [states=ready,delayed,dead], `delete` QUEUE [if_empty] [if_unused] | |
+//! | `publish` QUEUE LABEL… [delay= at= ttl= bytes= priority=] | or `count=` instead of labels |
 //! | `lease` QUEUE [max= lease= wait= node=] | |
 //! | `ack release` GRANT…, `nack` GRANT… [delay= reason=], `reject` GRANT… [reason=], `extend` GRANT… [lease=] | |
 //! | `attach` SESSION [node= life=], `close` SESSION [epoch=] | epoch: the last one unless given |
@@ -22,6 +22,8 @@
 //! | `tick` [SPAN] | lets time pass and applies an entry |
 //! | `wait` SPAN | lets time pass |
 //! | `begin`, `commit` | what is between goes into one entry |
+//! | `browse` QUEUE [from= max= scan= state= reason= id=LABEL dedup= before= since= dead_letters=yes] | several states: `ready,dead` |
+//! | `find` QUEUE LABEL, `find` QUEUE dedup= | |
 //! | `counts` QUEUE, `settings` QUEUE, `queues`, `session` SESSION, `deadline`, `snapshot` | |
 //!
 //! Any command takes `id=CLIENT/SEQUENCE/OLDEST`.
@@ -34,15 +36,18 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use goldenscript::{ArgumentConsumer, Context, Runner};
+use quorate_core::browse::{Filter, MessageView};
 use quorate_core::command::{
-    Command, NewMessage, Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Verdict,
+    Command, NewMessage, Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch, Settlement,
+    Verdict,
 };
 use quorate_core::effect::{DeadReason, Effect, Leased};
+use quorate_core::event::LeasedBy;
 use quorate_core::ids::{
     ClientId, ConsumerId, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId,
     Timestamp, Token,
 };
-use quorate_core::outcome::{Outcome, Published, Reply};
+use quorate_core::outcome::{MessageState, Outcome, Published, Reply};
 use quorate_core::{Broker, Meta, Repeated, invariants};
 
 /// A test for each topic, and one that no topic is left out.
@@ -63,7 +68,7 @@ macro_rules! topics {
     };
 }
 
-topics! { consumers dead_letter delay expiry leases limits queues requests sessions snapshot }
+topics! { browse consumers dead_letter delay expiry leases limits queues requests sessions snapshot }
 
 /// Runs all scripts of a topic, and names those that fail.
 fn run_all(topic: &str) {
@@ -305,12 +310,7 @@ impl Script {
             write!(text, ", last error {:?}", leased.last_error).unwrap();
         }
         if let Some(dead) = &leased.dead_letter {
-            let reason = match dead.reason {
-                DeadReason::Rejected => "rejected",
-                DeadReason::DeliveriesMax => "max-deliveries",
-                DeadReason::Expired => "expired",
-                DeadReason::DroppedByLimit => "dropped-by-limit",
-            };
+            let reason = reason(dead.reason);
             write!(
                 text,
                 ", dead letter of {} ({reason}, {} attempts)",
@@ -319,6 +319,109 @@ impl Script {
             .unwrap();
         }
         text
+    }
+
+    /// One line for one message, with what is not as usual.
+    fn message(&self, message: &MessageView) -> String {
+        let mut text = format!(
+            "{} {} {}",
+            message.position,
+            self.label(message.id),
+            format!("{:?}", message.state).to_lowercase()
+        );
+        let mut say = |what: String| write!(text, ", {what}").unwrap();
+        if let Some(at) = message.ready_at {
+            say(format!("due {}", time(at)));
+        }
+        if let Some(lease) = message.lease {
+            let holder = match lease.holder {
+                LeasedBy::Puller(_) => "a puller".to_owned(),
+                LeasedBy::Consumer {
+                    session,
+                    consumer,
+                    node,
+                } => format!("s{}.{} on node {}", session.0, consumer.0, node.0),
+            };
+            let (since, until) = (time(lease.since), time(lease.until));
+            say(format!("by {holder} as {} from {since} to {until}", lease.grant));
+        }
+        if let Some((why, at)) = message.dead {
+            say(format!("{} at {}", reason(why), time(at)));
+        }
+        if message.priority > 0 {
+            say(format!("priority {}", message.priority));
+        }
+        if !message.group.is_empty() {
+            say(format!("group {}", message.group));
+        }
+        if !message.dedup_id.is_empty() {
+            say(format!("dedup {}", message.dedup_id));
+        }
+        if message.grants > 0 {
+            say(format!("{} leases, {} failed", message.grants, message.failures));
+        }
+        if message.last_error != message.first_error {
+            say(format!("first error {:?}", message.first_error));
+        }
+        if !message.last_error.is_empty() {
+            say(format!("last error {:?}", message.last_error));
+        }
+        if let Some(at) = message.expires_at {
+            say(format!("expires {}", time(at)));
+        }
+        if let Some(letter) = &message.dead_letter {
+            let (origin, why, at) = (&letter.origin, reason(letter.reason), time(letter.at));
+            say(format!(
+                "dead letter of {origin}: {why} at {at}, {} attempts",
+                letter.attempts
+            ));
+        }
+        if message.backlog {
+            say("waits for room in its target".to_owned());
+        }
+        if let Some(redrive) = message.redrive {
+            say(format!("redriven by entry {redrive}"));
+        }
+        text
+    }
+
+    fn filter(&self, args: &mut ArgumentConsumer<'_>) -> Result<Filter> {
+        let states = match args.take_key("state") {
+            Some(states) => states.split(',').map(state).collect::<Result<_>>()?,
+            None => Vec::new(),
+        };
+        Ok(Filter {
+            states,
+            published_before: moment(args, "before")?,
+            published_from: moment(args, "since")?,
+            group: args.take_key("group").map(str::to_owned),
+            dedup_id: args.take_key("dedup").map(str::to_owned),
+            reason: args.take_key("reason").map(parse_reason).transpose()?,
+            messages: args
+                .take_key("id")
+                .into_iter()
+                .map(|label| self.id(label))
+                .collect(),
+            redrive: args.take_key("redrive").map(str::parse).transpose()?,
+            dead_letters_only: args.take_key("dead_letters").is_some(),
+        })
+    }
+
+    /// The messages that are named by labels, ids, or a dedup id.
+    fn selectors(&self, args: &mut ArgumentConsumer<'_>) -> Result<Vec<Selector>> {
+        let dedup_id = args.take_key("dedup").map(|id| Selector::DedupId(id.to_owned()));
+        let named = rest(args).map(|label| Selector::Message(self.id(label)));
+        Ok(named.chain(dedup_id).collect())
+    }
+
+    /// The last message of a label; of none, what is written like an id.
+    fn id(&self, label: &str) -> MessageId {
+        let labelled = self.labels.iter().rev().find(|(_, known)| *known == label);
+        let unknown = MessageId {
+            index: u64::MAX,
+            number: 0,
+        };
+        labelled.map_or_else(|| label.parse().unwrap_or(unknown), |(id, _)| *id)
     }
 
     fn label(&self, id: MessageId) -> String {
@@ -376,6 +479,30 @@ impl Script {
                     .ok_or("no such queue")?
                     .settings;
                 write!(out, "{settings:#?}")?;
+            }
+            "browse" => {
+                let queue = queue(&mut args)?;
+                let from = number(&mut args, "from", 0)?;
+                let count_max = usize::try_from(number(&mut args, "max", 100)?)?;
+                let scan_max = usize::try_from(number(&mut args, "scan", 1_000)?)?;
+                let filter = self.filter(&mut args)?;
+                let browsed = self.broker.browse(&queue, from, count_max, scan_max, &filter);
+                let browsed = browsed.ok_or("no such queue")?;
+                for message in &browsed.messages {
+                    writeln!(out, "{}", self.message(message))?;
+                }
+                match browsed.next {
+                    Some(next) => write!(out, "go on from {next}")?,
+                    None => out.push_str("end"),
+                }
+            }
+            "find" => {
+                let queue = queue(&mut args)?;
+                let selector = self.selectors(&mut args)?.pop().ok_or("which?")?;
+                match self.broker.find(&queue, &selector) {
+                    Some(message) => out.push_str(&self.message(&message)),
+                    None => out.push_str("not there"),
+                }
             }
             "queues" => {
                 let after = args.take_key("after").map(QueueName::new).transpose()?;
@@ -436,7 +563,7 @@ impl Script {
             },
             "purge" => Command::PurgeQueue {
                 name: queue(&mut args)?,
-                states: PurgeStates::WAITING,
+                states: purge_states(&mut args)?,
             },
             "delete" => {
                 let name = queue(&mut args)?;
@@ -451,6 +578,7 @@ impl Script {
                 let queue = queue(&mut args)?;
                 let message = NewMessage {
                     delay: span(&mut args, "delay")?.unwrap_or_default(),
+                    deliver_at: moment(&mut args, "at")?.unwrap_or_default(),
                     ttl: span(&mut args, "ttl")?.unwrap_or_default(),
                     ..NewMessage::default()
                 };
@@ -628,6 +756,54 @@ fn parse_span(text: &str) -> Result<Millis> {
         _ => return Err(format!("not a span: {text}").into()),
     };
     Ok(Millis(digits.parse::<u64>()? * unit))
+}
+
+/// As [`time`] writes it.
+fn moment(args: &mut ArgumentConsumer<'_>, key: &str) -> Result<Option<Timestamp>> {
+    let parse = |text: &str| parse_span(text.trim_start_matches('+')).map(|span| START.after(span));
+    args.take_key(key).map(parse).transpose()
+}
+
+fn state(text: &str) -> Result<MessageState> {
+    match text {
+        "ready" => Ok(MessageState::Ready),
+        "delayed" => Ok(MessageState::Delayed),
+        "leased" => Ok(MessageState::Leased),
+        "dead" => Ok(MessageState::Dead),
+        other => Err(format!("no such state: {other}").into()),
+    }
+}
+
+fn purge_states(args: &mut ArgumentConsumer<'_>) -> Result<PurgeStates> {
+    let Some(text) = args.take_key("states") else {
+        return Ok(PurgeStates::WAITING);
+    };
+    let states = text.split(',').map(state).collect::<Result<Vec<_>>>()?;
+    Ok(PurgeStates {
+        ready: states.contains(&MessageState::Ready),
+        delayed: states.contains(&MessageState::Delayed),
+        dead: states.contains(&MessageState::Dead),
+    })
+}
+
+fn reason(reason: DeadReason) -> &'static str {
+    match reason {
+        DeadReason::Rejected => "rejected",
+        DeadReason::DeliveriesMax => "max-deliveries",
+        DeadReason::Expired => "expired",
+        DeadReason::DroppedByLimit => "dropped-by-limit",
+    }
+}
+
+fn parse_reason(text: &str) -> Result<DeadReason> {
+    let reasons = [
+        DeadReason::Rejected,
+        DeadReason::DeliveriesMax,
+        DeadReason::Expired,
+        DeadReason::DroppedByLimit,
+    ];
+    let found = reasons.into_iter().find(|known| reason(*known) == text);
+    found.ok_or_else(|| format!("no such reason: {text}").into())
 }
 
 fn time(at: Timestamp) -> String {

@@ -5,6 +5,7 @@
 //! since it touches sessions, deadlines and other queues too.
 
 mod backoff;
+mod lookup;
 mod pages;
 mod record;
 mod settings;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use backoff::backoff;
+pub(crate) use lookup::Lookup;
 pub(crate) use pages::{Page, Pages};
 pub(crate) use record::{Holder, Lease, Record, State};
 pub(crate) use settings::{check_lease, check_span, invalid};
@@ -28,9 +30,10 @@ use crate::ids::{ClientId, ConsumerId, QueueId, QueueName, SessionId};
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) head: Head,
-    pub(crate) records: Pages,
+    pub(crate) records: Pages<Record>,
     /// The ready messages, in the order in which they are leased.
     pub(crate) ready: BTreeSet<Place>,
+    pub(crate) lookup: Lookup,
     pub(crate) tallies: Tallies,
     /// Who could take a message now, by turn.
     pub(crate) takers: BTreeMap<u64, Taker>,
@@ -101,6 +104,7 @@ impl Queue {
             head,
             records: Pages::default(),
             ready: BTreeSet::new(),
+            lookup: Lookup::default(),
             tallies: Tallies::default(),
             takers: BTreeMap::new(),
             consumers: BTreeSet::new(),
@@ -117,6 +121,7 @@ impl Queue {
         let position = self.head.next_position;
         self.head.next_position += 1;
         self.head.totals.published += 1;
+        self.lookup.insert(position, &record);
         self.records.insert(position, record);
         position
     }

@@ -1,28 +1,27 @@
-//! The records of a queue by position, in pages that a snapshot can share.
+//! Items by position, in pages that a snapshot can share: the records of a
+//! queue, and whatever else of it grows with its length.
 //!
-//! A page holds the records of 64 positions, a shelf 64 pages. A snapshot
-//! clones the handles of the shelves; a write to a page that a snapshot still
-//! holds copies that page first, and the handles of its shelf. So taking a
-//! snapshot costs one handle for 4,096 messages, and holding one costs a copy of
-//! what changes meanwhile.
+//! A page holds the items of 64 positions, a shelf 64 pages. A snapshot clones
+//! the handles of the shelves; a write to a page that a snapshot still holds
+//! copies that page first, and the handles of its shelf. So taking a snapshot
+//! costs one handle for 4,096 items, and holding one costs a copy of what
+//! changes meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Record;
-
-/// Records by position.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Pages {
-    shelves: BTreeMap<u64, Arc<Shelf>>,
+/// Items by position.
+#[derive(Clone, Debug)]
+pub(crate) struct Pages<T> {
+    shelves: BTreeMap<u64, Arc<Shelf<T>>>,
 }
 
-/// The records of 64 positions that follow each other. Persisted in snapshots.
-pub(crate) type Page = Sparse<Record>;
+/// The items of 64 positions that follow each other. Persisted in snapshots.
+pub(crate) type Page<T> = Sparse<T>;
 
-type Shelf = Sparse<Arc<Page>>;
+type Shelf<T> = Sparse<Arc<Page<T>>>;
 
 /// Up to 64 items by number. None of those that are kept is ever empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,14 +34,14 @@ pub(crate) struct Sparse<T> {
 
 const ITEMS: u64 = u64::BITS as u64;
 
-impl Pages {
-    pub(crate) fn get(&self, position: u64) -> Option<&Record> {
+impl<T: Clone> Pages<T> {
+    pub(crate) fn get(&self, position: u64) -> Option<&T> {
         let (shelf, page) = numbers(position);
         self.shelves.get(&shelf)?.get(page)?.get(position)
     }
 
-    /// Copies what a snapshot holds too, if there is such a record.
-    pub(crate) fn get_mut(&mut self, position: u64) -> Option<&mut Record> {
+    /// Copies what a snapshot holds too, if there is such an item.
+    pub(crate) fn get_mut(&mut self, position: u64) -> Option<&mut T> {
         let (shelf, page) = numbers(position);
         let shelf = self.shelves.get_mut(&shelf)?;
         shelf.get(page)?.get(position)?;
@@ -50,56 +49,68 @@ impl Pages {
     }
 
     /// The position must be free.
-    pub(crate) fn insert(&mut self, position: u64, record: Record) {
+    pub(crate) fn insert(&mut self, position: u64, item: T) {
         let (shelf, page) = numbers(position);
         let shelf = Arc::make_mut(self.shelves.entry(shelf).or_default());
         if shelf.get(page).is_none() {
             shelf.insert(page, Arc::default());
         }
         let page = shelf.get_mut(page).expect("it was inserted if it was not there");
-        Arc::make_mut(page).insert(position, record);
+        Arc::make_mut(page).insert(position, item);
     }
 
-    pub(crate) fn remove(&mut self, position: u64) -> Option<Record> {
+    pub(crate) fn remove(&mut self, position: u64) -> Option<T> {
         let (shelf_number, page_number) = numbers(position);
         let shelf = self.shelves.get_mut(&shelf_number)?;
         shelf.get(page_number)?.get(position)?;
         let shelf = Arc::make_mut(shelf);
         let page = Arc::make_mut(shelf.get_mut(page_number)?);
-        let record = page.remove(position);
+        let item = page.remove(position);
         if page.is_empty() {
             shelf.remove(page_number);
         }
         if shelf.is_empty() {
             self.shelves.remove(&shelf_number);
         }
-        record
+        item
     }
 
     pub(crate) fn first_position(&self) -> Option<u64> {
         self.iter().next().map(|(position, _)| position)
     }
 
-    /// All records, by position.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Record)> {
-        self.pages().flat_map(|(number, page)| {
-            page.iter()
-                .map(move |(offset, record)| (number * ITEMS + offset, record))
+    /// All items, by position.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.iter_from(0)
+    }
+
+    /// The items at a position and behind it. What lies before is not walked.
+    pub(crate) fn iter_from(&self, position: u64) -> impl Iterator<Item = (u64, &T)> {
+        self.pages_from(position / ITEMS).flat_map(move |(number, page)| {
+            let first = number * ITEMS;
+            page.iter_from(position.saturating_sub(first))
+                .map(move |(offset, item)| (first + offset, item))
         })
     }
 
     /// All pages, by number.
-    pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, &Page)> {
-        self.shelves.iter().flat_map(|(number, shelf)| {
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, &Page<T>)> {
+        self.pages_from(0)
+    }
+
+    fn pages_from(&self, page: u64) -> impl Iterator<Item = (u64, &Page<T>)> {
+        let shelves = self.shelves.range(page / ITEMS..);
+        shelves.flat_map(move |(number, shelf)| {
+            let first = number * ITEMS;
             shelf
-                .iter()
-                .map(move |(offset, page)| (number * ITEMS + offset, &**page))
+                .iter_from(page.saturating_sub(first))
+                .map(move |(offset, page)| (first + offset, &**page))
         })
     }
 
     /// Takes a page as it was written; false if it is malformed, or not the
     /// next one.
-    pub(crate) fn restore(&mut self, number: u64, page: Page) -> bool {
+    pub(crate) fn restore(&mut self, number: u64, page: Page<T>) -> bool {
         let last = self
             .shelves
             .last_key_value()
@@ -145,7 +156,13 @@ impl<T> Sparse<T> {
     }
 
     fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        (0..ITEMS).filter(|number| self.has(*number)).zip(&self.items)
+        self.iter_from(0)
+    }
+
+    /// Those of that number, below 64, and behind.
+    fn iter_from(&self, number: u64) -> impl Iterator<Item = (u64, &T)> {
+        let items = self.items.iter().skip(self.rank(number));
+        (number..ITEMS).filter(|number| self.has(*number)).zip(items)
     }
 
     fn is_empty(&self) -> bool {
@@ -166,6 +183,14 @@ impl<T> Sparse<T> {
     }
 }
 
+impl<T> Default for Pages<T> {
+    fn default() -> Self {
+        Self {
+            shelves: BTreeMap::new(),
+        }
+    }
+}
+
 impl<T> Default for Sparse<T> {
     fn default() -> Self {
         Self {
@@ -181,7 +206,7 @@ fn bit(number: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::State;
+    use super::super::record::{Record, State};
     use super::*;
     use crate::ids::{MessageId, Timestamp};
 
@@ -222,6 +247,23 @@ mod tests {
     }
 
     #[test]
+    fn walks_from_any_position() {
+        let mut pages = Pages::default();
+        let taken = [0_u64, 3, 63, 64, 200, 4_095, 4_096, 70_000];
+        for position in taken {
+            pages.insert(position, position);
+        }
+        for from in [
+            0, 1, 3, 4, 63, 64, 65, 201, 4_094, 4_095, 4_096, 4_097, 70_000, 70_001,
+        ] {
+            let walked: Vec<u64> = pages.iter_from(from).map(|(position, _)| position).collect();
+            let expected: Vec<u64> = taken.into_iter().filter(|position| *position >= from).collect();
+            assert_eq!(walked, expected, "from {from}");
+            assert!(pages.iter_from(from).all(|(position, item)| position == *item));
+        }
+    }
+
+    #[test]
     fn what_is_empty_goes() {
         let mut pages = Pages::default();
         pages.insert(70, record(70));
@@ -251,7 +293,7 @@ mod tests {
         for position in [1, 70, 5_000] {
             written.insert(position, record(u32::try_from(position).unwrap()));
         }
-        let pages: Vec<(u64, Page)> = written
+        let pages: Vec<(u64, Page<Record>)> = written
             .pages()
             .map(|(number, page)| (number, page.clone()))
             .collect();

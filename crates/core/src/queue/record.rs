@@ -1,5 +1,7 @@
 //! What the broker knows of one message: some ninety bytes, without its content.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::effect::{DeadLetter, DeadReason};
@@ -64,9 +66,14 @@ pub(crate) enum Holder {
     },
 }
 
-/// The rare part of a record.
+/// The rare part of a record: what is said of it by few publishers, and what
+/// befell it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Extra {
+    /// Index of the entry by which it came into this queue, if not by a publish.
+    pub(crate) arrived: Option<u64>,
+    /// Shared with the index of them.
+    pub(crate) dedup_id: Option<Arc<str>>,
     /// Of the first lease in this queue that ended in failure.
     pub(crate) first_error: String,
     pub(crate) last_error: String,
@@ -116,6 +123,21 @@ impl Record {
             error.clone_into(&mut self.extra_mut().last_error);
         }
         self.failures = self.failures.saturating_add(1);
+    }
+
+    /// Index of the entry by which it came into this queue; never lower than
+    /// that of a record before it.
+    pub(crate) fn entered(&self) -> u64 {
+        self.arrived().unwrap_or(self.id.index)
+    }
+
+    /// The same, if it did not come by a publish.
+    pub(crate) fn arrived(&self) -> Option<u64> {
+        self.extra.as_ref()?.arrived
+    }
+
+    pub(crate) fn dedup_id(&self) -> Option<&Arc<str>> {
+        self.extra.as_ref()?.dedup_id.as_ref()
     }
 
     pub(crate) fn dead_letter(&self) -> Option<&DeadLetter> {
