@@ -20,12 +20,13 @@ pub(crate) struct Graves {
 }
 
 impl Broker {
-    /// Takes all messages in certain states, ready ones among them, out of a
-    /// queue, and says how many.
+    /// Takes all messages in certain states out of a queue, and says how many.
     pub(crate) fn bury(&mut self, id: QueueId, buried: impl Fn(&State) -> bool) -> u64 {
         let queue = self.queues.get_mut(&id).expect("the caller saw it");
         let mut grave = std::mem::take(&mut queue.records);
-        queue.ready.clear();
+        if buried(&State::Ready) {
+            queue.ready.clear();
+        }
         let mut count = 0;
         let mut staying = Vec::new();
         let mut held = Vec::new();
