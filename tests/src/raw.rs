@@ -89,9 +89,9 @@ pub fn message(body: impl Into<Bytes>) -> v1::OutgoingMessage {
 #[must_use]
 pub fn publish(queue: &str, body: impl Into<Bytes>) -> v1::PublishRequest {
     v1::PublishRequest {
-        request_id: None,
         queue: queue.to_owned(),
         messages: vec![message(body)],
+        ..Default::default()
     }
 }
 

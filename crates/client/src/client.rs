@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_proto::v1;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
@@ -13,6 +12,7 @@ use crate::config::{Builder, Config};
 use crate::error::{Error, Result};
 use crate::message::{Message, Published};
 use crate::settle::{Order, SettleDesk};
+use crate::target::Target;
 
 /// A connection to a cluster. Cheap to clone; clones share connections and
 /// request ids, and may be used from many tasks at once.
@@ -70,7 +70,7 @@ impl Client {
         }
     }
 
-    /// Publishes a message. The answer is the confirm: it is on disk on a
+    /// Publishes a message to a queue or an exchange. The answer is the confirm: it is on disk on a
     /// majority of the nodes.
     ///
     /// ```no_run
@@ -85,20 +85,21 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Refused with `QUEUE_NOT_FOUND`, `QUEUE_FULL`, `MESSAGE_TOO_LARGE` or
-    /// `HEADERS_TOO_LARGE`; unknown; unreachable.
-    pub async fn publish(&self, queue: impl Into<String>, message: impl Into<Message>) -> Result<Published> {
-        self.publish_all(queue, [message.into()]).await
+    /// Refused with `QUEUE_NOT_FOUND`, `EXCHANGE_NOT_FOUND`, `QUEUE_FULL` (of
+    /// any queue that the message goes to), `UNROUTABLE`, `MESSAGE_TOO_LARGE`,
+    /// `HEADERS_TOO_LARGE` or `INVALID_ARGUMENT`; unknown; unreachable.
+    pub async fn publish(&self, target: impl Into<Target>, message: impl Into<Message>) -> Result<Published> {
+        self.publish_all(target, [message.into()]).await
     }
 
     /// Publishes 1 to 4,096 messages, together up to 16 MiB, as one: all of
-    /// them are accepted or none.
+    /// them go to all queues that their target leads to, or none to any.
     ///
     /// # Errors
     ///
     /// Those of [`publish`](Self::publish); invalid if their number or size is
     /// out of bounds.
-    pub async fn publish_all<I>(&self, queue: impl Into<String>, messages: I) -> Result<Published>
+    pub async fn publish_all<I>(&self, target: impl Into<Target>, messages: I) -> Result<Published>
     where
         I: IntoIterator<Item = Message>,
     {
@@ -108,6 +109,7 @@ impl Client {
                 request_id: None,
                 queue: queue.into(),
                 messages,
+                ..Default::default()
             })
             .await?;
         Ok(answer.into())

@@ -27,6 +27,7 @@ use crate::message::{Message, Published};
 use crate::pipeline::{Fate, Pipeline};
 use crate::request_id::{UNANSWERED_MAX, draw};
 use crate::steering::{Stall, Steering};
+use crate::target::Target;
 
 /// A frame is closed when it holds this many bytes of messages.
 const FRAME_BYTES: usize = 1 << 20;
@@ -42,12 +43,12 @@ const TICK: Duration = Duration::from_millis(100);
 #[must_use = "nothing happens until `start` is called"]
 pub struct PublisherBuilder {
     client: Client,
-    queue: String,
+    target: Target,
     window: usize,
     window_bytes: usize,
 }
 
-/// Publishes to one queue with many messages under way at a time.
+/// Publishes to one queue or exchange with many messages under way at a time.
 ///
 /// Messages are committed in the order of [`send`](Self::send), also across a
 /// failover. Dropped without [`close`](Self::close), it still sends what it
@@ -94,7 +95,7 @@ struct Outgoing {
 }
 
 impl Client {
-    /// A publisher for one queue.
+    /// A publisher for one queue or exchange.
     ///
     /// ```no_run
     /// # async fn example(client: quorate_client::Client) -> quorate_client::Result<()> {
@@ -109,10 +110,10 @@ impl Client {
     /// publisher.close().await;
     /// # Ok(()) }
     /// ```
-    pub fn publisher(&self, queue: impl Into<String>) -> PublisherBuilder {
+    pub fn publisher(&self, target: impl Into<Target>) -> PublisherBuilder {
         PublisherBuilder {
             client: self.clone(),
-            queue: queue.into(),
+            target: target.into(),
             window: UNANSWERED_MAX,
             window_bytes: 32 << 20,
         }
@@ -149,7 +150,7 @@ impl PublisherBuilder {
         let task = Task {
             steering: Steering::new(&self.client.caller.config),
             client: self.client,
-            queue: self.queue,
+            target: self.target,
             requests: receiver,
             pipeline: Pipeline::new("publish", draw()),
             window: Arc::clone(&window),
@@ -284,7 +285,7 @@ struct Freed {
 
 struct Task {
     client: Client,
-    queue: String,
+    target: Target,
     requests: mpsc::Receiver<Outgoing>,
     pipeline: Pipeline<Outgoing>,
     window: Arc<Window>,
@@ -373,8 +374,8 @@ impl Task {
             bytes += outgoing.bytes;
             publishes.push(v1::PublishRequest {
                 request_id: Some(id),
-                queue: self.queue.clone(),
-                messages: outgoing.messages.clone(),
+                ..self.target.request(outgoing.messages.clone())
+                ..Default::default()
             });
         }
         v1::PublishStreamRequest { publishes }

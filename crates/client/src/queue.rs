@@ -219,8 +219,8 @@ impl Client {
     pub async fn purge_queue(&self, name: impl Into<String>) -> Result<Removed> {
         let answer = self
             .call(v1::PurgeQueueRequest {
-                request_id: None,
                 name: name.into(),
+                ..Default::default()
             })
             .await?;
         Ok(Removed {
@@ -406,6 +406,7 @@ impl From<QueueSettings> for v1::QueueSettings {
             message_ttl_ms: settings.message_ttl.map(millis),
             backoff_initial_ms: settings.backoff_initial.map(millis),
             backoff_max_ms: settings.backoff_max.map(millis),
+            ..Self::default()
         }
     }
 }

@@ -4,8 +4,8 @@ use quorate_node::BrokerError;
 use quorate_node::broker::{Position, Publication, Publish};
 use quorate_node::content::Content;
 use quorate_node::types::{
-    ClientId, DeadReason, Leased, MessageId, Millis, Overflow, QueueName, QueueView, Rejection, RequestId,
-    Settings, SettingsPatch, Settled, Settlement, Verdict,
+    ClientId, DeadReason, Exit, Leased, MessageId, MessageState, Millis, Overflow, PurgeStates, QueueName,
+    QueueView, Rejection, RequestId, Settings, SettingsPatch, Settled, Settlement, Verdict,
 };
 use quorate_proto::v1;
 
@@ -57,6 +57,7 @@ pub(crate) fn settings_patch(settings: Option<v1::QueueSettings>) -> Result<Sett
         message_ttl: settings.message_ttl_ms.map(Millis),
         backoff_initial: settings.backoff_initial_ms.map(Millis),
         backoff_max: settings.backoff_max_ms.map(Millis),
+        ..SettingsPatch::default()
     })
 }
 
@@ -75,6 +76,7 @@ fn settings(settings: &Settings) -> v1::QueueSettings {
         message_ttl_ms: Some(settings.message_ttl.0),
         backoff_initial_ms: Some(settings.backoff_initial.0),
         backoff_max_ms: Some(settings.backoff_max.0),
+        ..v1::QueueSettings::default()
     }
 }
 
@@ -98,8 +100,31 @@ pub(crate) fn queue_info(view: &QueueView) -> v1::QueueInfo {
             dropped: counts.dropped,
             deleted: counts.deleted,
             redelivered: counts.redelivered,
+            ..v1::QueueCounts::default()
         }),
+        ..v1::QueueInfo::default()
     }
+}
+
+/// No state stands for those that wait to be leased.
+pub(crate) fn purge_states(states: &[i32]) -> Result<PurgeStates, BrokerError> {
+    if states.is_empty() {
+        return Ok(PurgeStates::WAITING);
+    }
+    let mut purge = PurgeStates {
+        ready: false,
+        delayed: false,
+        dead: false,
+    };
+    for state in states {
+        match v1::MessageState::try_from(*state) {
+            Ok(v1::MessageState::Ready) => purge.ready = true,
+            Ok(v1::MessageState::Delayed) => purge.delayed = true,
+            Ok(v1::MessageState::Dead) => purge.dead = true,
+            _ => return Err(invalid("states", "ready, delayed and dead can be purged")),
+        }
+    }
+    Ok(purge)
 }
 
 pub(crate) fn commit(position: Position) -> v1::Commit {
@@ -130,6 +155,7 @@ pub(crate) fn published(position: Position, ids: &[MessageId]) -> v1::PublishRes
     v1::PublishResponse {
         commit: Some(commit(position)),
         message_ids: ids.iter().map(ToString::to_string).collect(),
+        ..v1::PublishResponse::default()
     }
 }
 
@@ -201,7 +227,27 @@ pub(crate) fn delivery(leased: Leased, content: Content) -> v1::Delivery {
             origin_queue: dead.origin.to_string(),
             reason: reason(dead.reason).to_owned(),
             attempts: dead.attempts,
+            first_error: dead.first_error,
+            last_error: dead.last_error,
+            at_ms: dead.at.0,
         }),
+        ..v1::Delivery::default()
+    }
+}
+
+/// The state in a word, as a person reads it.
+pub(crate) fn state_name(state: MessageState) -> &'static str {
+    match state {
+        MessageState::Ready => "ready",
+        MessageState::Delayed => "delayed",
+        MessageState::Leased => "leased",
+        MessageState::Dead => "dead",
+        MessageState::Gone(Exit::Acked) => "acked",
+        MessageState::Gone(Exit::Expired) => "expired",
+        MessageState::Gone(Exit::DeadLettered) => "dead-lettered",
+        MessageState::Gone(Exit::Dropped) => "dropped",
+        MessageState::Gone(Exit::Deleted) => "deleted",
+        MessageState::Gone(Exit::Moved) => "moved",
     }
 }
 

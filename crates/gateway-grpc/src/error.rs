@@ -9,6 +9,8 @@ use quorate_node::types::{LeaderInfo, MembershipError, Rejection};
 use quorate_proto::v1::{ERROR_DETAIL_TYPE_URL, ErrorDetail, NodeAddress, Reason};
 use tonic::{Code, Status};
 
+use crate::convert;
+
 /// `google.rpc.Status`, as the status details carry it (AIP-193).
 #[derive(Clone, PartialEq, prost::Message)]
 struct RpcStatus {
@@ -107,18 +109,7 @@ fn with_detail(code: Code, mut detail: ErrorDetail) -> Status {
 
 fn classify(error: &BrokerError) -> (Code, Reason) {
     match error {
-        BrokerError::Rejected(rejection) => match rejection {
-            Rejection::QueueNotFound(_) => (Code::NotFound, Reason::QueueNotFound),
-            Rejection::QueueConflict { .. } => (Code::AlreadyExists, Reason::QueueConflict),
-            Rejection::QueueNotEmpty { .. } => (Code::FailedPrecondition, Reason::QueueNotEmpty),
-            Rejection::QueueInUse { .. } => (Code::FailedPrecondition, Reason::QueueInUse),
-            Rejection::QueueFull { .. } => (Code::ResourceExhausted, Reason::QueueFull),
-            Rejection::InvalidArgument { .. } => (Code::InvalidArgument, Reason::InvalidArgument),
-            Rejection::StaleLease => (Code::FailedPrecondition, Reason::StaleLease),
-            Rejection::RequestForgotten => (Code::FailedPrecondition, Reason::RequestForgotten),
-            Rejection::SessionNotFound => (Code::FailedPrecondition, Reason::SessionLost),
-            Rejection::LimitExceeded(_) => (Code::ResourceExhausted, Reason::LimitExceeded),
-        },
+        BrokerError::Rejected(rejection) => classify_rejection(rejection),
         BrokerError::Invalid { .. } => (Code::InvalidArgument, Reason::InvalidArgument),
         BrokerError::MessageTooLarge { .. } => (Code::InvalidArgument, Reason::MessageTooLarge),
         BrokerError::HeadersTooLarge { .. } => (Code::InvalidArgument, Reason::HeadersTooLarge),
@@ -133,23 +124,32 @@ fn classify(error: &BrokerError) -> (Code, Reason) {
     }
 }
 
+fn classify_rejection(rejection: &Rejection) -> (Code, Reason) {
+    match rejection {
+        Rejection::QueueNotFound(_) => (Code::NotFound, Reason::QueueNotFound),
+        Rejection::QueueConflict { .. } => (Code::AlreadyExists, Reason::QueueConflict),
+        Rejection::QueueNotEmpty { .. } => (Code::FailedPrecondition, Reason::QueueNotEmpty),
+        Rejection::QueueInUse { .. } => (Code::FailedPrecondition, Reason::QueueInUse),
+        Rejection::QueueFull { .. } => (Code::ResourceExhausted, Reason::QueueFull),
+        Rejection::InvalidArgument { .. } => (Code::InvalidArgument, Reason::InvalidArgument),
+        Rejection::StaleLease => (Code::FailedPrecondition, Reason::StaleLease),
+        Rejection::RequestForgotten => (Code::FailedPrecondition, Reason::RequestForgotten),
+        Rejection::SessionNotFound => (Code::FailedPrecondition, Reason::SessionLost),
+        Rejection::LimitExceeded(_) => (Code::ResourceExhausted, Reason::LimitExceeded),
+        Rejection::ExchangeNotFound(_) => (Code::NotFound, Reason::ExchangeNotFound),
+        Rejection::ExchangeConflict { .. } => (Code::AlreadyExists, Reason::ExchangeConflict),
+        Rejection::ExchangeInUse { .. } => (Code::FailedPrecondition, Reason::ExchangeInUse),
+        Rejection::Unroutable { .. } => (Code::FailedPrecondition, Reason::Unroutable),
+        Rejection::MessageNotFound { .. } => (Code::NotFound, Reason::MessageNotFound),
+        Rejection::WrongState { .. } => (Code::FailedPrecondition, Reason::WrongState),
+        Rejection::SingleActiveConsumer(_) => (Code::FailedPrecondition, Reason::SingleActiveConsumer),
+        Rejection::TransactionRefused { .. } => (Code::FailedPrecondition, Reason::TransactionRefused),
+    }
+}
+
 fn context(error: &BrokerError) -> BTreeMap<String, String> {
-    let pair = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
     let pairs = match error {
-        BrokerError::Rejected(rejection) => match rejection {
-            Rejection::QueueNotFound(queue) => vec![pair("queue", queue)],
-            Rejection::QueueConflict { queue, differing } => {
-                vec![pair("queue", queue), pair("differing", &differing.join("; "))]
-            }
-            Rejection::QueueNotEmpty { queue, count } => vec![pair("queue", queue), pair("messages", count)],
-            Rejection::QueueInUse { queue, consumers } => {
-                vec![pair("queue", queue), pair("consumers", consumers)]
-            }
-            Rejection::QueueFull { queue, limit } => vec![pair("queue", queue), pair("limit", limit)],
-            Rejection::InvalidArgument { field, .. } => vec![pair("field", field)],
-            Rejection::LimitExceeded(limit) => vec![pair("limit", limit)],
-            Rejection::StaleLease | Rejection::RequestForgotten | Rejection::SessionNotFound => vec![],
-        },
+        BrokerError::Rejected(rejection) => return rejection_context(rejection),
         BrokerError::Invalid { field, .. } => vec![pair("field", field)],
         BrokerError::ConsumerCancelled(queue) => vec![pair("queue", queue)],
         BrokerError::MessageTooLarge { bytes, limit } | BrokerError::HeadersTooLarge { bytes, limit } => {
@@ -158,6 +158,63 @@ fn context(error: &BrokerError) -> BTreeMap<String, String> {
         _ => vec![],
     };
     pairs.into_iter().collect()
+}
+
+fn rejection_context(rejection: &Rejection) -> BTreeMap<String, String> {
+    let pairs = match rejection {
+        Rejection::QueueNotFound(queue) | Rejection::SingleActiveConsumer(queue) => {
+            vec![pair("queue", queue)]
+        }
+        Rejection::QueueConflict { queue, differing } => {
+            vec![pair("queue", queue), pair("differing", &differing.join("; "))]
+        }
+        Rejection::QueueNotEmpty { queue, count } => vec![pair("queue", queue), pair("messages", count)],
+        Rejection::QueueInUse { queue, consumers } => {
+            vec![pair("queue", queue), pair("consumers", consumers)]
+        }
+        Rejection::QueueFull { queue, limit } => vec![pair("queue", queue), pair("limit", limit)],
+        Rejection::InvalidArgument { field, .. } => vec![pair("field", field)],
+        Rejection::LimitExceeded(limit) => vec![pair("limit", limit)],
+        Rejection::StaleLease | Rejection::RequestForgotten | Rejection::SessionNotFound => vec![],
+        Rejection::ExchangeNotFound(exchange) => vec![pair("exchange", exchange)],
+        Rejection::ExchangeConflict { exchange, differing } => {
+            vec![
+                pair("exchange", exchange),
+                pair("differing", &differing.join("; ")),
+            ]
+        }
+        Rejection::ExchangeInUse { exchange, bindings } => {
+            vec![pair("exchange", exchange), pair("bindings", bindings)]
+        }
+        Rejection::Unroutable {
+            exchange,
+            routing_key,
+        } => {
+            vec![pair("exchange", exchange), pair("routing_key", routing_key)]
+        }
+        Rejection::MessageNotFound { queue, message } => vec![pair("queue", queue), pair("message", message)],
+        Rejection::WrongState { message, state, .. } => {
+            vec![
+                pair("message", message),
+                pair("state", &convert::state_name(*state)),
+            ]
+        }
+        Rejection::TransactionRefused { part, cause } => return refusal_context(part, cause),
+    };
+    pairs.into_iter().collect()
+}
+
+/// What the refused part says of itself, which part it is, and its own reason.
+fn refusal_context(part: &str, cause: &Rejection) -> BTreeMap<String, String> {
+    let (_, reason) = classify_rejection(cause);
+    let reason = reason.as_str_name().trim_start_matches("REASON_");
+    let mut context = rejection_context(cause);
+    context.extend([pair("part", &part), pair("reason", &reason)]);
+    context
+}
+
+fn pair(name: &str, value: &dyn ToString) -> (String, String) {
+    (name.to_owned(), value.to_string())
 }
 
 pub(crate) fn address(leader: &LeaderInfo) -> NodeAddress {

@@ -111,7 +111,8 @@ impl v1::broker_server::Broker for Service {
         answer(async {
             let id = convert::request_id(request.request_id)?;
             let name = convert::queue_name(&request.name)?;
-            let (position, purged) = self.broker.purge_queue(id, name).await?;
+            let states = convert::purge_states(&request.states)?;
+            let (position, purged) = self.broker.purge_queue(id, name, states).await?;
             Ok(v1::PurgeQueueResponse {
                 commit: Some(convert::commit(position)),
                 purged,
@@ -201,6 +202,85 @@ impl v1::broker_server::Broker for Service {
         let stream = consume::run(self.broker.clone(), request.into_inner());
         Ok(Response::new(Box::pin(stream)))
     }
+
+    async fn pause_queue(&self, _: Request<v1::PauseQueueRequest>) -> Answer<v1::PauseQueueResponse> {
+        Err(not_served())
+    }
+
+    async fn explain_queue(&self, _: Request<v1::ExplainQueueRequest>) -> Answer<v1::ExplainQueueResponse> {
+        Err(not_served())
+    }
+
+    async fn declare_exchange(
+        &self,
+        _: Request<v1::DeclareExchangeRequest>,
+    ) -> Answer<v1::DeclareExchangeResponse> {
+        Err(not_served())
+    }
+
+    async fn update_exchange(
+        &self,
+        _: Request<v1::UpdateExchangeRequest>,
+    ) -> Answer<v1::UpdateExchangeResponse> {
+        Err(not_served())
+    }
+
+    async fn delete_exchange(
+        &self,
+        _: Request<v1::DeleteExchangeRequest>,
+    ) -> Answer<v1::DeleteExchangeResponse> {
+        Err(not_served())
+    }
+
+    async fn list_exchanges(
+        &self,
+        _: Request<v1::ListExchangesRequest>,
+    ) -> Answer<v1::ListExchangesResponse> {
+        Err(not_served())
+    }
+
+    async fn bind(&self, _: Request<v1::BindRequest>) -> Answer<v1::BindResponse> {
+        Err(not_served())
+    }
+
+    async fn unbind(&self, _: Request<v1::UnbindRequest>) -> Answer<v1::UnbindResponse> {
+        Err(not_served())
+    }
+
+    async fn transact(&self, _: Request<v1::TransactRequest>) -> Answer<v1::TransactResponse> {
+        Err(not_served())
+    }
+
+    async fn browse(&self, _: Request<v1::BrowseRequest>) -> Answer<v1::BrowseResponse> {
+        Err(not_served())
+    }
+
+    async fn get_message(&self, _: Request<v1::GetMessageRequest>) -> Answer<v1::GetMessageResponse> {
+        Err(not_served())
+    }
+
+    async fn operate_messages(
+        &self,
+        _: Request<v1::OperateMessagesRequest>,
+    ) -> Answer<v1::OperateMessagesResponse> {
+        Err(not_served())
+    }
+
+    async fn redrive(&self, _: Request<v1::RedriveRequest>) -> Answer<v1::RedriveResponse> {
+        Err(not_served())
+    }
+
+    async fn undo_redrive(&self, _: Request<v1::UndoRedriveRequest>) -> Answer<v1::UndoRedriveResponse> {
+        Err(not_served())
+    }
+
+    async fn trace(&self, _: Request<v1::TraceRequest>) -> Answer<v1::TraceResponse> {
+        Err(not_served())
+    }
+}
+
+fn not_served() -> Status {
+    Status::unimplemented("this call is not served yet")
 }
 
 async fn answer<T>(call: impl Future<Output = Result<T, BrokerError>>) -> Answer<T> {

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quorate_core::command::{Command, NewMessage, Request, SettingsPatch, Settlement, Verdict};
+use quorate_core::command::{
+    self, Command, NewMessage, PurgeStates, Request, SettingsPatch, Settlement, Verdict,
+};
 use quorate_core::effect::Leased;
 use quorate_core::ids::{
     ClientId, ConsumerId, MessageId, Millis, NodeId, QueueName, RequestId, SessionId, Timestamp, Token,
 };
-use quorate_core::outcome::{Rejection, Reply, Settled};
+use quorate_core::outcome::{self, Rejection, Reply, Settled};
 use quorate_core::{Broker as State, QueueView};
 use quorate_raft::{Consensus, MembershipError, ReadError, Status};
 use tokio::sync::watch;
@@ -143,9 +145,14 @@ impl Broker {
         Ok((position, ()))
     }
 
-    /// Removes ready and delayed messages; how many.
-    pub async fn purge_queue(&self, id: Option<RequestId>, name: QueueName) -> Answered<u64> {
-        match self.one(id, Command::PurgeQueue { name }).await? {
+    /// Removes the messages in these states; how many.
+    pub async fn purge_queue(
+        &self,
+        id: Option<RequestId>,
+        name: QueueName,
+        states: PurgeStates,
+    ) -> Answered<u64> {
+        match self.one(id, Command::PurgeQueue { name, states }).await? {
             (position, Reply::Purged { count }) => Ok((position, count)),
             (_, other) => Err(unexpected(&other)),
         }
@@ -410,6 +417,7 @@ impl Broker {
             credit,
             lease,
             name,
+            priority: 0,
         };
         let (position, _) = self.one(None, command).await?;
         Ok((position, ()))
@@ -706,7 +714,7 @@ impl SubmittedPublishes {
             }
             let (position, outcome) = answers.next().expect("an outcome for each request");
             match outcome? {
-                Reply::Published { first, count } => {
+                Reply::Published(outcome::Published { first, count, .. }) => {
                     let id = |n| MessageId {
                         index: first.index,
                         number: first.number + n,
@@ -748,13 +756,14 @@ fn encode_publish(publish: Publish) -> Result<(Request, Vec<Bytes>), BrokerError
     let mut messages = Vec::with_capacity(count);
     let mut contents = Vec::with_capacity(count);
     for Publication { content, delay, ttl } in publish.messages {
-        messages.push(NewMessage { delay, ttl });
+        messages.push(NewMessage {
+            delay,
+            ttl,
+            ..NewMessage::default()
+        });
         contents.push(content.encode()?);
     }
-    let command = Command::Publish {
-        queue: publish.queue,
-        messages,
-    };
+    let command = Command::Publish(command::Publish::to_queue(publish.queue, messages));
     Ok((
         Request {
             id: publish.id,

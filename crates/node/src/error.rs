@@ -71,7 +71,7 @@ impl BrokerError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Rejected(rejection) => matches!(rejection, Rejection::QueueFull { .. }),
+            Self::Rejected(rejection) => lacks_room(rejection),
             Self::Invalid { .. }
             | Self::MessageTooLarge { .. }
             | Self::HeadersTooLarge { .. }
@@ -98,8 +98,17 @@ impl BrokerError {
         match self {
             Self::NoLeader => Some(Duration::from_millis(50)),
             Self::Overloaded => Some(Duration::from_millis(100)),
-            Self::Rejected(Rejection::QueueFull { .. }) => Some(Duration::from_millis(250)),
+            Self::Rejected(rejection) if lacks_room(rejection) => Some(Duration::from_millis(250)),
             _ => None,
         }
+    }
+}
+
+/// Refused for what consumers can change: a queue is full.
+fn lacks_room(rejection: &Rejection) -> bool {
+    match rejection {
+        Rejection::QueueFull { .. } => true,
+        Rejection::TransactionRefused { cause, .. } => lacks_room(cause),
+        _ => false,
     }
 }

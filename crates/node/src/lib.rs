@@ -52,13 +52,13 @@ pub use node::{Failure, Node, StartError};
 
 /// The value types of the state machine, for gateways.
 pub mod types {
-    pub use quorate_core::command::{Overflow, Settings, SettingsPatch, Settlement, Verdict};
+    pub use quorate_core::command::{Overflow, PurgeStates, Settings, SettingsPatch, Settlement, Verdict};
     pub use quorate_core::effect::{DeadLetter, DeadReason, Leased};
     pub use quorate_core::ids::{
         ClientId, ConsumerId, MessageId, Millis, NodeId, ParseError, QueueName, RequestId, SessionId,
         Timestamp, Token,
     };
-    pub use quorate_core::outcome::{Rejection, Reply, Settled};
+    pub use quorate_core::outcome::{Exit, MessageState, Rejection, Reply, Settled};
     pub use quorate_core::{QueueCounts, QueueView};
     pub use quorate_raft::{LeaderInfo, MembershipError, Status};
 }

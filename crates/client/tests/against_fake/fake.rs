@@ -419,6 +419,81 @@ impl Broker for Node {
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
+
+    async fn pause_queue(&self, _: Request<v1::PauseQueueRequest>) -> Answer<v1::PauseQueueResponse> {
+        Err(not_played())
+    }
+
+    async fn explain_queue(&self, _: Request<v1::ExplainQueueRequest>) -> Answer<v1::ExplainQueueResponse> {
+        Err(not_played())
+    }
+
+    async fn declare_exchange(
+        &self,
+        _: Request<v1::DeclareExchangeRequest>,
+    ) -> Answer<v1::DeclareExchangeResponse> {
+        Err(not_played())
+    }
+
+    async fn update_exchange(
+        &self,
+        _: Request<v1::UpdateExchangeRequest>,
+    ) -> Answer<v1::UpdateExchangeResponse> {
+        Err(not_played())
+    }
+
+    async fn delete_exchange(
+        &self,
+        _: Request<v1::DeleteExchangeRequest>,
+    ) -> Answer<v1::DeleteExchangeResponse> {
+        Err(not_played())
+    }
+
+    async fn list_exchanges(
+        &self,
+        _: Request<v1::ListExchangesRequest>,
+    ) -> Answer<v1::ListExchangesResponse> {
+        Err(not_played())
+    }
+
+    async fn bind(&self, _: Request<v1::BindRequest>) -> Answer<v1::BindResponse> {
+        Err(not_played())
+    }
+
+    async fn unbind(&self, _: Request<v1::UnbindRequest>) -> Answer<v1::UnbindResponse> {
+        Err(not_played())
+    }
+
+    async fn transact(&self, _: Request<v1::TransactRequest>) -> Answer<v1::TransactResponse> {
+        Err(not_played())
+    }
+
+    async fn browse(&self, _: Request<v1::BrowseRequest>) -> Answer<v1::BrowseResponse> {
+        Err(not_played())
+    }
+
+    async fn get_message(&self, _: Request<v1::GetMessageRequest>) -> Answer<v1::GetMessageResponse> {
+        Err(not_played())
+    }
+
+    async fn operate_messages(
+        &self,
+        _: Request<v1::OperateMessagesRequest>,
+    ) -> Answer<v1::OperateMessagesResponse> {
+        Err(not_played())
+    }
+
+    async fn redrive(&self, _: Request<v1::RedriveRequest>) -> Answer<v1::RedriveResponse> {
+        Err(not_played())
+    }
+
+    async fn undo_redrive(&self, _: Request<v1::UndoRedriveRequest>) -> Answer<v1::UndoRedriveResponse> {
+        Err(not_played())
+    }
+
+    async fn trace(&self, _: Request<v1::TraceRequest>) -> Answer<v1::TraceResponse> {
+        Err(not_played())
+    }
 }
 
 #[tonic::async_trait]
@@ -455,6 +530,11 @@ impl Cluster for Node {
     async fn snapshot(&self, _: Request<v1::SnapshotRequest>) -> Answer<v1::SnapshotResponse> {
         Ok(Response::new(v1::SnapshotResponse { snapshot_index: 17 }))
     }
+}
+
+/// What a call answers that no test makes.
+fn not_played() -> Status {
+    Status::unimplemented("the fake broker does not play this call")
 }
 
 /// The lease number `fence`, with token `t<fence>`.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_core::batch;
-use quorate_core::command::{Command, NewMessage, Request, SettingsPatch};
+use quorate_core::command::{Command, NewMessage, Publish, Request, SettingsPatch};
 use quorate_core::effect::Effect;
 use quorate_core::ids::{QueueName, Timestamp};
 use quorate_raft::{Config, Consensus, Observer, ProposeError, Proposed, StartError};
@@ -219,13 +219,7 @@ pub(crate) fn declare() -> (Command, Vec<Bytes>) {
 
 pub(crate) fn publish(bodies: Vec<Bytes>) -> (Command, Vec<Bytes>) {
     let messages = vec![NewMessage::default(); bodies.len()];
-    (
-        Command::Publish {
-            queue: queue(),
-            messages,
-        },
-        bodies,
-    )
+    (Command::Publish(Publish::to_queue(queue(), messages)), bodies)
 }
 
 /// Waits for a condition.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use quorate_core::command::PurgeStates;
 use quorate_core::ids::MessageId;
 use quorate_raft::Config;
 
@@ -174,6 +175,7 @@ async fn contents_live_as_long_as_their_message_and_no_longer() {
 
     let purge = quorate_core::command::Command::PurgeQueue {
         name: crate::cluster::queue(),
+        states: PurgeStates::WAITING,
     };
     cluster.propose(&[(purge, Vec::new())]).await;
     node.snapshot().await.unwrap();
