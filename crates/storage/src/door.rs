@@ -41,6 +41,7 @@ pub(crate) struct Paths {
     pub(crate) contents: PathBuf,
     pub(crate) contents_progress: PathBuf,
     pub(crate) images: PathBuf,
+    pub(crate) journal: PathBuf,
 }
 
 impl Paths {
@@ -56,6 +57,7 @@ impl Paths {
             contents: data.join("contents"),
             contents_progress: dir.join("progress-contents"),
             images: data.join("snap"),
+            journal: dir.join("journal"),
             data,
         }
     }

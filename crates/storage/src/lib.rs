@@ -15,6 +15,8 @@
 //! - What is read back has been checked. Damage is reported, never returned as data, never repaired by
 //!   guessing. A directory that lost something it had confirmed is refused.
 //!
+//! The [`Journal`] is the exception: it follows from the log, so its failures stop nothing.
+//!
 //! # The directory
 //!
 //! ```text
@@ -25,6 +27,7 @@
 //! data/log/         database: Raft log and meta                        (see meta, chunk)
 //! data/contents/    database: message contents                         (see contents)
 //! data/snap/N/      one database per image                             (see snapshots)
+//! journal/          what happened, in chunks; may be deleted           (see journal)
 //! ```
 //!
 //! # When something is flushed
@@ -37,6 +40,7 @@
 //! | contents | at [`Contents::flush`]; a removal some time later |
 //! | image | before [`SnapshotWriter::finish`] returns, and before its pointer |
 //! | incarnation | before [`Store::open`] returns |
+//! | chunk of the journal | at [`Journal::sync`] |
 //!
 //! # Limits worth knowing
 //!
@@ -54,6 +58,7 @@ mod failure;
 mod files;
 #[doc(hidden)]
 pub mod hook;
+mod journal;
 mod log;
 mod meta;
 mod opening;
@@ -65,6 +70,7 @@ mod throttle;
 
 pub use contents::{Content, Contents};
 pub use error::{OpenError, StorageError};
+pub use journal::{Coverage, Journal, JournalStats};
 pub use log::{Done, FLUSH_BUCKETS, Log, LogStats, Record};
 pub use options::Options;
 pub use snapshots::{SnapshotInfo, SnapshotReader, SnapshotWriter, Snapshots};

@@ -1,5 +1,7 @@
 //! What may be tuned, with the defaults.
 
+use std::time::Duration;
+
 /// Settings of one store. None of them changes what is on disk, so they may differ from start to start.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -22,6 +24,10 @@ pub struct Options {
     /// At open a database file larger than this, and than four times its live data, is rewritten. sled
     /// never gives space back by itself. Default 1 GiB.
     pub compact_bytes_min: u64,
+    /// Most bytes of the journal, the oldest chunks go; 0 keeps none, and removes what there is. Default 256 MiB.
+    pub journal_bytes: u64,
+    /// Chunks of the journal go when this much cluster time has passed since the last thing in them. Default 7 days.
+    pub journal_age: Duration,
 }
 
 impl Default for Options {
@@ -35,6 +41,8 @@ impl Default for Options {
             group_bytes_max: 1 << 20,
             group_commands_max: 1024,
             compact_bytes_min: 1 << 30,
+            journal_bytes: 256 << 20,
+            journal_age: Duration::from_secs(7 * 24 * 60 * 60),
         }
     }
 }

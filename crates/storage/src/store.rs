@@ -10,6 +10,7 @@ use crate::contents::Contents;
 use crate::door::Paths;
 use crate::error::{OpenError, StorageError};
 use crate::failure::Failure;
+use crate::journal::Journal;
 use crate::log::Log;
 use crate::meta::MetaKey;
 use crate::snapshots::Snapshots;
@@ -40,6 +41,8 @@ pub struct Store {
     pub contents: Contents,
     /// Images of the state machine.
     pub snapshots: Snapshots,
+    /// What happened, as far back as there is room for. The node can do without it.
+    pub journal: Journal,
     inner: Arc<Inner>,
 }
 
@@ -62,6 +65,12 @@ impl Store {
         let paths = opened.paths;
         let door = Some(Arc::clone(&opened.door));
         let failure = Arc::new(Failure::default());
+        let journal = Journal::open(
+            &paths.journal,
+            opened.identity.node_id,
+            &options,
+            Some(Arc::clone(&opened.door)),
+        );
         let contents = Contents::new(
             opened.contents,
             &paths.contents_progress,
@@ -86,6 +95,7 @@ impl Store {
             log,
             contents,
             snapshots,
+            journal,
             inner,
         })
     }
@@ -119,6 +129,7 @@ impl Store {
     /// Carries out everything ordered, flushes, notes that this was an orderly end and stops the writer.
     /// Other handles that are still around get [`StorageError::Closed`] for their writes. Blocks on the disk.
     pub fn close(self) -> Result<(), StorageError> {
+        self.journal.close();
         self.contents.flush()?;
         self.log.close()
     }
