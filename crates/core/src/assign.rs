@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::broker::Broker;
 use crate::deadlines::Due;
 use crate::effect::{Effect, Leased};
+use crate::event::{Change, LeasedBy};
 use crate::ids::{
     ClientId, ConsumerId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId, Timestamp, Token,
 };
@@ -115,12 +116,13 @@ impl Broker {
     }
 
     fn lease_ready(&mut self, queue: QueueId, pull: &Pull<'_>) -> Vec<Leased> {
+        let holder = LeasedBy::Puller(pull.request.map(|request| request.client));
         let mut leased = Vec::new();
         while leased.len() < pull.count_max as usize {
             let Some(position) = self.first_ready(queue) else {
                 break;
             };
-            leased.push(self.grant(queue, position, Holder::Puller, pull.lease));
+            leased.push(self.grant(queue, position, holder, pull.lease));
         }
         leased
     }
@@ -179,9 +181,10 @@ impl Broker {
         let before = std::mem::replace(&mut consumer.turn, turn);
         self.held_mut(queue).takers.remove(&before);
         // Holding the lease puts the consumer back in line if it can take more.
-        let holder = Holder::Consumer {
+        let holder = LeasedBy::Consumer {
             session,
             consumer: id,
+            node,
         };
         let leased = self.grant(queue, position, holder, lease);
         self.effects.push(Effect::Deliver {
@@ -209,10 +212,11 @@ impl Broker {
         if share.len() + 1 < count_max {
             takers.insert(turn, Taker::Waiter(request.0, request.1));
         }
-        share.push(self.grant(queue, position, Holder::Puller, lease));
+        let holder = LeasedBy::Puller(Some(request.0));
+        share.push(self.grant(queue, position, holder, lease));
     }
 
-    fn grant(&mut self, id: QueueId, position: u64, holder: Holder, lease: Option<Millis>) -> Leased {
+    fn grant(&mut self, id: QueueId, position: u64, holder: LeasedBy, lease: Option<Millis>) -> Leased {
         self.grants += 1;
         let queue = self.held(id);
         let until = self.now.after(lease.unwrap_or(queue.head.settings.lease));
@@ -220,7 +224,7 @@ impl Broker {
             grant: self.grants,
             since: self.now,
             until,
-            holder,
+            holder: Holder::from(holder),
         };
         self.change(id, position, |record| {
             record.grants = record.grants.saturating_add(1);
@@ -230,6 +234,14 @@ impl Broker {
         let record = queue.records.get(position).expect("it was changed just now");
         let leased = queue.leased(position, record, lease);
         queue.head.totals.redelivered += u64::from(leased.redelivered);
+        let began = Change::Leased {
+            grant: lease.grant,
+            attempt: leased.token.attempt,
+            holder,
+            until,
+            waited: (!leased.redelivered).then(|| self.now.since(leased.published_at)),
+        };
+        self.tell(id, leased.message, began);
         leased
     }
 

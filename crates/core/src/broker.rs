@@ -8,7 +8,7 @@ use crate::assign::{Pull, Waiters};
 use crate::command::{Command, Request};
 use crate::deadlines::{Deadlines, Due};
 use crate::effect::Effect;
-use crate::event::Event;
+use crate::event::{Change, Event, Returned};
 use crate::graves::Graves;
 use crate::hash::RollingHash;
 use crate::ids::{Incarnation, NodeId, QueueId, QueueName, Timestamp};
@@ -147,7 +147,7 @@ impl Broker {
     /// it, be it empty.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        let buried = (!self.graves.records.is_empty()).then_some(self.now);
+        let buried = (!self.graves.queue.is_empty()).then_some(self.now);
         [self.deadlines.next(), self.requests.next_deadline(), buried]
             .into_iter()
             .flatten()
@@ -299,9 +299,11 @@ impl Broker {
     fn message_due(&mut self, queue: QueueId, position: u64) {
         let record = self.record(queue, position);
         match record.state {
-            State::Leased(_) => self.fail(queue, position, "lease expired", None),
+            State::Leased(_) => self.fail(queue, position, Returned::LeaseExpired, "lease expired", None),
             State::Delayed { .. } if !record.is_expired(self.now) => {
+                let message = record.id;
                 self.change(queue, position, |record| record.state = State::Ready);
+                self.tell(queue, message, Change::Due);
             }
             State::Delayed { .. } | State::Ready => self.expire(queue, position),
             State::Dead { .. } => unreachable!("nothing falls due in a dead set"),

@@ -9,7 +9,7 @@ use crate::broker::Broker;
 use crate::command::Selector;
 use crate::effect::{DeadLetter, DeadReason};
 use crate::event::LeasedBy;
-use crate::ids::{ClientId, ExchangeName, MessageId, QueueName, Timestamp};
+use crate::ids::{ExchangeName, MessageId, QueueName, Timestamp};
 use crate::outcome::MessageState;
 use crate::queue::{Holder, Lease, Queue, Record, State};
 
@@ -263,16 +263,15 @@ impl Broker {
     fn lease_view(&self, lease: Lease) -> LeaseView {
         LeaseView {
             grant: lease.grant,
-            holder: self.leased_by(lease.holder, None),
+            holder: self.leased_by(lease.holder),
             since: lease.since,
             until: lease.until,
         }
     }
 
-    /// A holder, as told to the outside. `client` asked for what was pulled.
-    pub(crate) fn leased_by(&self, holder: Holder, client: Option<ClientId>) -> LeasedBy {
+    fn leased_by(&self, holder: Holder) -> LeasedBy {
         match holder {
-            Holder::Puller => LeasedBy::Puller(client),
+            Holder::Puller => LeasedBy::Puller(None),
             Holder::Consumer { session, consumer } => LeasedBy::Consumer {
                 session,
                 consumer,

@@ -3,6 +3,7 @@
 //! Events are what a journal keeps. They follow from the entries, change
 //! nothing, and are not part of the state: whoever wants no journal drops them.
 
+use crate::broker::Broker;
 use crate::effect::DeadReason;
 use crate::ids::{
     ClientId, ConsumerId, ExchangeName, MessageId, Millis, NodeId, QueueId, QueueName, SessionId, Timestamp,
@@ -91,7 +92,9 @@ pub enum Change {
     Redriven,
     /// That was undone.
     RedriveUndone,
-    /// It left the queue.
+    /// It left the queue. There is one such event for each exit that is
+    /// counted; of messages that were purged or deleted with their queue it comes
+    /// when their contents are dropped, which may be some entries later.
     Left {
         /// How.
         exit: Exit,
@@ -131,4 +134,29 @@ pub enum Returned {
     Released,
     /// The session of its holder ended.
     SessionEnded,
+}
+
+impl Change {
+    /// It left, and there is no more to say of it.
+    pub(crate) fn left(exit: Exit) -> Self {
+        Self::Left {
+            exit,
+            reason: None,
+            to: Vec::new(),
+            held: None,
+        }
+    }
+}
+
+impl Broker {
+    /// Tells of a change of a message of a queue.
+    pub(crate) fn tell(&mut self, queue: QueueId, message: MessageId, change: Change) {
+        let queue_name = self.held(queue).head.name.clone();
+        self.events.push(Event {
+            message,
+            queue,
+            queue_name,
+            change,
+        });
+    }
 }

@@ -6,17 +6,34 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::broker::Broker;
 use crate::deadlines::Due;
-use crate::ids::QueueId;
+use crate::event::{Change, Event};
+use crate::ids::{QueueId, QueueName};
 use crate::limits::BURIED_PER_ENTRY_MAX;
+use crate::outcome::Exit;
 use crate::queue::{Holder, Lease, Pages, Record, State, Tally};
 
-/// Records that belong to no queue any more, the oldest grave first. None is
-/// empty.
+/// What is to be dropped, the oldest first. None is empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Graves {
-    pub(crate) records: VecDeque<Pages<Record>>,
+    pub(crate) queue: VecDeque<Grave>,
+}
+
+/// Records that belong to no queue any more.
+#[derive(Clone, Debug)]
+pub(crate) struct Grave {
+    pub(crate) head: GraveHead,
+    pub(crate) records: Pages<Record>,
+}
+
+/// What is persisted of a grave besides its records: whose they were.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GraveHead {
+    pub(crate) queue: QueueId,
+    pub(crate) name: QueueName,
 }
 
 impl Broker {
@@ -56,7 +73,11 @@ impl Broker {
         }
         queue.head.totals.deleted += count;
         if count > 0 {
-            self.graves.records.push_back(grave);
+            let head = GraveHead {
+                queue: id,
+                name: queue.head.name.clone(),
+            };
+            self.graves.queue.push_back(Grave { head, records: grave });
         }
         for (session, consumer, position) in held {
             self.let_go(session, consumer, id, position);
@@ -64,16 +85,23 @@ impl Broker {
         count
     }
 
-    /// Drops the contents of what was buried, as many as one entry may.
+    /// Drops the contents of what was buried, as many as one entry may, and tells
+    /// that those messages left.
     pub(crate) fn drop_buried(&mut self) {
         for _ in 0..BURIED_PER_ENTRY_MAX {
-            let Some(grave) = self.graves.records.front_mut() else {
+            let Some(Grave { head, records }) = self.graves.queue.front_mut() else {
                 return;
             };
-            let position = grave.first_position().expect("no grave is empty");
-            let record = grave.remove(position).expect("it was seen just now");
-            if grave.first_position().is_none() {
-                self.graves.records.pop_front();
+            let position = records.first_position().expect("no grave is empty");
+            let record = records.remove(position).expect("it was seen just now");
+            self.events.push(Event {
+                message: record.id,
+                queue: head.queue,
+                queue_name: head.name.clone(),
+                change: Change::left(Exit::Deleted),
+            });
+            if records.first_position().is_none() {
+                self.graves.queue.pop_front();
             }
             self.drop_content(&record);
         }

@@ -179,6 +179,12 @@ impl Timestamp {
     pub fn after(self, span: Millis) -> Self {
         Self(self.0.saturating_add(span.0))
     }
+
+    /// How much later this is; zero if it is not.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Millis {
+        Millis(self.0.saturating_sub(earlier.0))
+    }
 }
 
 impl MessageId {

@@ -46,13 +46,16 @@ pub fn check(broker: &Broker) -> Vec<Violation> {
     checker.ensure(
         broker
             .graves
-            .records
+            .queue
             .iter()
-            .all(|records| records.first_position().is_some()),
+            .all(|grave| grave.records.first_position().is_some()),
         || "a grave is empty".into(),
     );
     checker.ensure(broker.effects.is_empty(), || {
         "effects are left from an entry".into()
+    });
+    checker.ensure(broker.events.is_empty(), || {
+        "events are left from an entry".into()
     });
     checker.ensure(broker.touched.is_empty(), || {
         "queues are left to be assigned".into()
@@ -166,17 +169,9 @@ impl Checker<'_> {
             )
         });
         let totals = queue.head.totals;
-        let gone = [
-            totals.acked,
-            totals.expired,
-            totals.dead_lettered,
-            totals.dropped,
-            totals.deleted,
-        ];
-        self.ensure(
-            totals.published == tallies.all().count + gone.iter().sum::<u64>(),
-            || format!("queue {name}: {totals:?} do not explain {tallies:?}"),
-        );
+        self.ensure(totals.published == tallies.all().count + totals.left(), || {
+            format!("queue {name}: {totals:?} do not explain {tallies:?}")
+        });
         self.ensure(totals.published == queue.head.next_position, || {
             format!(
                 "queue {name}: {} messages entered, by position {}",

@@ -57,7 +57,7 @@
 //!    as exactly that.
 //! 2. What entered a queue is in it or left by a way that is counted:
 //!    `published = ready + delayed + leased + dead + acked + expired +
-//!    dead_lettered + dropped + deleted`.
+//!    dead_lettered + dropped + deleted + moved`.
 //! 3. Whatever ends or begins by time stands in the deadlines, once, and nothing
 //!    else does.
 //! 4. A lease hangs on nothing or on a session that exists. What a consumer has

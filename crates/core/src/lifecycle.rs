@@ -8,15 +8,24 @@
 use crate::broker::Broker;
 use crate::deadlines::Due;
 use crate::effect::{DeadLetter, DeadReason, Effect};
+use crate::event::{Change, Returned};
 use crate::ids::{Millis, QueueId, QueueName, Timestamp};
 use crate::limits::{DEATHS_MAX, DISPLACEMENTS_MAX};
-use crate::queue::{Holder, Lease, Place, Queue, Record, State, Tally, Totals, backoff};
+use crate::outcome::Exit;
+use crate::queue::{Holder, Lease, Place, Queue, Record, State, Tally, backoff};
 use crate::room::Displacing;
 
 impl Broker {
     /// A lease ended in failure: the message waits for its next attempt, or its
     /// attempts are used up.
-    pub(crate) fn fail(&mut self, queue: QueueId, position: u64, error: &str, delay: Option<Millis>) {
+    pub(crate) fn fail(
+        &mut self,
+        queue: QueueId,
+        position: u64,
+        failure: Returned,
+        error: &str,
+        delay: Option<Millis>,
+    ) {
         self.change(queue, position, |record| record.failed(error));
         let settings = self.held(queue).head.settings.clone();
         let record = self.record(queue, position);
@@ -29,24 +38,28 @@ impl Broker {
             );
         } else {
             let delay = delay.unwrap_or_else(|| backoff(&settings, record.id, u32::from(record.failures)));
-            self.put_back(queue, position, delay);
+            self.put_back(queue, position, failure, delay);
         }
     }
 
     /// A message is free again, in its old position, now or after a delay. If
     /// its life has passed meanwhile, it ends.
-    pub(crate) fn put_back(&mut self, queue: QueueId, position: u64, delay: Millis) {
+    pub(crate) fn put_back(&mut self, queue: QueueId, position: u64, reason: Returned, delay: Millis) {
         if self.record(queue, position).is_expired(self.now) {
             self.expire(queue, position);
             return;
         }
-        let until = self.now.after(delay);
-        let state = if delay == Millis(0) {
-            State::Ready
-        } else {
-            State::Delayed { until }
+        let until = (delay != Millis(0)).then(|| self.now.after(delay));
+        self.change(queue, position, |record| {
+            record.state = until.map_or(State::Ready, |until| State::Delayed { until });
+        });
+        let record = self.record(queue, position);
+        let error = match reason {
+            Returned::Nacked => record.last_error().to_owned(),
+            Returned::LeaseExpired | Returned::Released | Returned::SessionEnded => String::new(),
         };
-        self.change(queue, position, |record| record.state = state);
+        let returned = Change::Returned { reason, error, until };
+        self.tell(queue, record.id, returned);
     }
 
     /// A message's life is over.
@@ -54,7 +67,7 @@ impl Broker {
         if self.held(queue).head.settings.dead_letter_queue.is_some() {
             self.dead_letter(queue, position, DeadReason::Expired, &mut Displacing::default());
         } else {
-            self.remove(queue, position, |totals| &mut totals.expired);
+            self.remove(queue, position, Exit::Expired);
         }
     }
 
@@ -73,12 +86,19 @@ impl Broker {
             self.change(queue, position, |record| {
                 record.state = State::Dead { reason, at }
             });
+            let record = self.record(queue, position);
+            let error = record.last_error().to_owned();
+            self.tell(queue, record.id, Change::Died { reason, error });
             return;
         };
-        let mut record = self.take(queue, position);
-        let origin = self.held_mut(queue);
-        origin.head.totals.dead_lettered += 1;
-        let origin = origin.head.name.clone();
+        let left = Change::Left {
+            exit: Exit::DeadLettered,
+            reason: Some(reason),
+            to: vec![self.held(target).head.name.clone()],
+            held: None,
+        };
+        let mut record = self.leave(queue, position, Exit::DeadLettered, left);
+        let from = self.held(queue).head.name.clone();
         self.make_room(target, Tally::of(&record), displacing);
 
         let attempts = u32::from(record.failures);
@@ -88,7 +108,7 @@ impl Broker {
         let extra = record.extra_mut();
         extra.arrived = Some(index);
         extra.dead_letter = Some(DeadLetter {
-            origin,
+            origin: from.clone(),
             origin_id: queue,
             reason,
             attempts,
@@ -101,6 +121,8 @@ impl Broker {
         record.grants = 0;
         record.expires_at = self.life_end(target, self.now, Millis(0));
         record.state = State::Ready;
+        let exit = Exit::DeadLettered;
+        self.tell(target, record.id, Change::Arrived { from, exit });
         self.insert(target, record);
     }
 
@@ -125,11 +147,28 @@ impl Broker {
         ttl.map_or(Timestamp::NEVER, |ttl| begin.after(ttl))
     }
 
-    /// A message leaves the broker, and is counted where `total` says.
-    pub(crate) fn remove(&mut self, queue: QueueId, position: u64, total: fn(&mut Totals) -> &mut u64) {
-        let record = self.take(queue, position);
-        *total(&mut self.held_mut(queue).head.totals) += 1;
+    /// A message leaves the broker.
+    pub(crate) fn remove(&mut self, queue: QueueId, position: u64, exit: Exit) {
+        let held = match self.record(queue, position).state {
+            State::Leased(lease) if exit == Exit::Acked => Some(self.now.since(lease.since)),
+            _ => None,
+        };
+        let left = Change::Left {
+            exit,
+            reason: None,
+            to: Vec::new(),
+            held,
+        };
+        let record = self.leave(queue, position, exit, left);
         self.drop_content(&record);
+    }
+
+    /// A message leaves a queue, and is counted and told of as one that did.
+    pub(crate) fn leave(&mut self, queue: QueueId, position: u64, exit: Exit, left: Change) -> Record {
+        let record = self.take(queue, position);
+        *self.held_mut(queue).head.totals.of_mut(exit) += 1;
+        self.tell(queue, record.id, left);
+        record
     }
 
     /// A record that referred to a content is gone. Today each content has one

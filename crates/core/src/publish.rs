@@ -8,7 +8,8 @@
 
 use crate::broker::Broker;
 use crate::command::{NewMessage, Publish, Target};
-use crate::ids::{MessageId, QueueId};
+use crate::event::Change;
+use crate::ids::{ExchangeName, MessageId, QueueId};
 use crate::limits;
 use crate::outcome::{Duplicate, Outcome, Published, Rejection, Reply};
 use crate::queue::{Record, State, Tally, check_span, invalid};
@@ -83,11 +84,25 @@ impl Broker {
             Routes::One(queue) => {
                 for place in plan.taken() {
                     let record = self.new_record(queue, plan, place);
-                    self.insert(queue, record);
+                    self.enter(queue, record, None);
                 }
             }
         }
         plan.published(self.index)
+    }
+
+    /// A message enters a queue by a publish.
+    fn enter(&mut self, queue: QueueId, record: Record, exchange: Option<ExchangeName>) {
+        let published = Change::Published {
+            exchange,
+            delayed_until: match record.state {
+                State::Delayed { until } => Some(until),
+                _ => None,
+            },
+            dedup_id: record.dedup_id().map(ToString::to_string).unwrap_or_default(),
+        };
+        self.tell(queue, record.id, published);
+        self.insert(queue, record);
     }
 
     fn new_record(&self, queue: QueueId, plan: &Plan<'_>, place: u32) -> Record {

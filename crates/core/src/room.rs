@@ -6,7 +6,7 @@ use crate::broker::Broker;
 use crate::command::Overflow;
 use crate::effect::DeadReason;
 use crate::ids::QueueId;
-use crate::outcome::Rejection;
+use crate::outcome::{Exit, Rejection};
 use crate::queue::{Place, Tally};
 
 /// What will come into queues and leave them, by plans that are not carried out.
@@ -73,7 +73,7 @@ impl Broker {
             if self.held(queue).head.settings.dead_letter_queue.is_some() {
                 self.dead_letter(queue, position, DeadReason::DroppedByLimit, displacing);
             } else {
-                self.remove(queue, position, |totals| &mut totals.dropped);
+                self.remove(queue, position, Exit::Dropped);
             }
         }
         displacing.queues.pop();

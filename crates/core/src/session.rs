@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::broker::Broker;
 use crate::deadlines::Due;
 use crate::effect::{Effect, Leased};
+use crate::event::Returned;
 use crate::ids::{ConsumerId, Incarnation, Millis, NodeId, QueueId, QueueName, SessionId, Timestamp};
 use crate::limits;
 use crate::outcome::{Outcome, Rejection, Reply};
@@ -196,7 +197,7 @@ impl Broker {
             self.remove_consumer(id, consumer);
         }
         for (_, queue, position) in leases {
-            self.put_back(queue, position, Millis(0));
+            self.put_back(queue, position, Returned::SessionEnded, Millis(0));
         }
         if let Some(at) = orphaned_until {
             self.deadlines.remove(at, Due::Orphan { session: id });

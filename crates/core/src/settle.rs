@@ -3,9 +3,10 @@
 use crate::broker::Broker;
 use crate::command::{Settlement, Verdict};
 use crate::effect::DeadReason;
+use crate::event::{Change, Returned};
 use crate::ids::{Millis, QueueId, Timestamp, Token};
 use crate::limits::{REASON_BYTES_MAX, SETTLEMENTS_MAX};
-use crate::outcome::{Outcome, Rejection, Reply, Settled};
+use crate::outcome::{Exit, Outcome, Rejection, Reply, Settled};
 use crate::queue::{State, check_lease, check_span, invalid};
 use crate::room::Displacing;
 
@@ -27,13 +28,13 @@ impl Broker {
         let (queue, position) = self.current(settlement.token)?;
         let mut leased_until = None;
         match &settlement.verdict {
-            Verdict::Ack => self.remove(queue, position, |totals| &mut totals.acked),
+            Verdict::Ack => self.remove(queue, position, Exit::Acked),
             Verdict::Nack { delay, reason } => {
                 check_span("delay_ms", delay.unwrap_or_default())?;
                 check_reason(reason)?;
-                self.fail(queue, position, reason, *delay);
+                self.fail(queue, position, Returned::Nacked, reason, *delay);
             }
-            Verdict::Release => self.put_back(queue, position, Millis(0)),
+            Verdict::Release => self.put_back(queue, position, Returned::Released, Millis(0)),
             Verdict::DeadLetter { reason } => {
                 check_reason(reason)?;
                 self.change(queue, position, |record| record.failed(reason));
@@ -72,6 +73,8 @@ impl Broker {
                 lease.until = until;
             }
         });
+        let message = self.record(queue, position).id;
+        self.tell(queue, message, Change::Extended { until });
         until
     }
 }

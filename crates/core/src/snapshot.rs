@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::assign::{Waiter, Waiters};
 use crate::broker::Broker;
 use crate::deadlines::Due;
-use crate::graves::Graves;
+use crate::graves::{Grave, GraveHead, Graves};
 use crate::hash::{RollingHash, encode_into};
 use crate::ids::{ClientId, ConsumerId, Incarnation, MessageId, NodeId, QueueId, SessionId, Timestamp};
 use crate::invariants;
@@ -89,7 +89,7 @@ enum Frame<'a> {
     Root(Cow<'a, Root>),
     Queue(Cow<'a, Head>),
     /// Records that belong to no queue any more.
-    Grave,
+    Grave(Cow<'a, GraveHead>),
     /// Of the queue or grave before it.
     Page {
         number: u64,
@@ -239,8 +239,8 @@ impl Snapshot {
             writer.frame(&Frame::Queue(Cow::Borrowed(head)))?;
             writer.pages(records)?;
         }
-        for records in &self.graves.records {
-            writer.frame(&Frame::Grave)?;
+        for Grave { head, records } in &self.graves.queue {
+            writer.frame(&Frame::Grave(Cow::Borrowed(head)))?;
             writer.pages(records)?;
         }
         for SavedSession { id, head, consumers } in &self.sessions {
@@ -422,15 +422,23 @@ impl Restoring {
                 let named = self.broker.names.insert(head.name.clone(), head.id).is_none();
                 named & self.broker.queues.insert(head.id, Queue::new(head)).is_none()
             }
-            Frame::Grave => {
+            Frame::Grave(head) => {
                 self.last_queue = None;
-                self.broker.graves.records.push_back(Pages::default());
+                self.broker.graves.queue.push_back(Grave {
+                    head: head.into_owned(),
+                    records: Pages::default(),
+                });
                 true
             }
             Frame::Page { number, page } => {
                 let home = match self.last_queue {
                     Some(id) => Some(&mut self.broker.held_mut(id).records),
-                    None => self.broker.graves.records.back_mut(),
+                    None => self
+                        .broker
+                        .graves
+                        .queue
+                        .back_mut()
+                        .map(|grave| &mut grave.records),
                 };
                 home.is_some_and(|records| records.restore(number, page.into_owned()))
             }

@@ -24,7 +24,7 @@ pub struct QueueView {
 
 /// What a queue holds, and what went through it since it was declared:
 /// `published = ready + delayed + leased + dead + acked + expired +
-/// dead_lettered + dropped + deleted`.
+/// dead_lettered + dropped + deleted + moved`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueCounts {
     /// Messages that can be leased.
@@ -49,8 +49,10 @@ pub struct QueueCounts {
     pub dead_lettered: u64,
     /// Messages dropped to make room.
     pub dropped: u64,
-    /// Messages purged.
+    /// Messages that a user removed: purged, or one by one.
     pub deleted: u64,
+    /// Messages that a user moved to another queue.
+    pub moved: u64,
     /// Leases of a message that had been leased before.
     pub redelivered: u64,
 }
@@ -207,6 +209,7 @@ impl Queue {
             dead_lettered: totals.dead_lettered,
             dropped: totals.dropped,
             deleted: totals.deleted,
+            moved: totals.moved,
             redelivered: totals.redelivered,
         }
     }
@@ -226,6 +229,7 @@ impl QueueCounts {
         self.dead_lettered += other.dead_lettered;
         self.dropped += other.dropped;
         self.deleted += other.deleted;
+        self.moved += other.moved;
         self.redelivered += other.redelivered;
     }
 }

@@ -3,10 +3,12 @@
 //! `PROPTEST_CASES` sets how many are tried (256). A failure prints the log that
 //! shows it, shrunk, and keeps its seed beside this file.
 
+mod journal;
 mod model;
 
 use std::convert::Infallible;
 
+use journal::Journal;
 use model::Model;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -99,6 +101,19 @@ proptest! {
             let expected = model.apply(entry.meta.index, entry.meta.at, &entry.requests, &entry.contents);
             compare(&applied, &expected)?;
             compare_views(&broker, &model)?;
+        }
+    }
+
+    /// Events leave nothing out, and tell of nothing that was not.
+    #[test]
+    fn events_alone_say_where_every_message_is(plan in plan()) {
+        let mut broker = Broker::new();
+        let mut journal = Journal::default();
+        for entry in log_of(&plan) {
+            for event in entry.apply(&mut broker).events {
+                journal.read(&event).map_err(TestCaseError::fail)?;
+            }
+            journal.agrees_with(&broker).map_err(TestCaseError::fail)?;
         }
     }
 

@@ -24,6 +24,7 @@ pub(crate) use settings::{check_lease, check_span, invalid};
 
 use crate::command::{Overflow, Settings};
 use crate::ids::{ClientId, ConsumerId, QueueId, QueueName, SessionId};
+use crate::outcome::Exit;
 
 /// A queue. `head` and `records` are its state; the rest are indexes that are
 /// rebuilt from the state of the broker.
@@ -63,6 +64,7 @@ pub(crate) struct Totals {
     pub(crate) dead_lettered: u64,
     pub(crate) dropped: u64,
     pub(crate) deleted: u64,
+    pub(crate) moved: u64,
     pub(crate) redelivered: u64,
 }
 
@@ -164,6 +166,24 @@ impl Queue {
         let live = self.tallies.live();
         (length_max != 0 && live.count + more.count > length_max)
             || (bytes_max != 0 && live.bytes + more.bytes > bytes_max)
+    }
+}
+
+impl Totals {
+    pub(crate) fn of_mut(&mut self, exit: Exit) -> &mut u64 {
+        match exit {
+            Exit::Acked => &mut self.acked,
+            Exit::Expired => &mut self.expired,
+            Exit::DeadLettered => &mut self.dead_lettered,
+            Exit::Dropped => &mut self.dropped,
+            Exit::Deleted => &mut self.deleted,
+            Exit::Moved => &mut self.moved,
+        }
+    }
+
+    /// All that left, in whatever way.
+    pub(crate) fn left(&self) -> u64 {
+        self.acked + self.expired + self.dead_lettered + self.dropped + self.deleted + self.moved
     }
 }
 

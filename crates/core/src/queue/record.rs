@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::effect::{DeadLetter, DeadReason};
+use crate::event::LeasedBy;
 use crate::ids::{ConsumerId, MessageId, QueueId, SessionId, Timestamp};
 
 /// One message in one queue. Persisted in snapshots.
@@ -64,6 +65,17 @@ pub(crate) enum Holder {
         session: SessionId,
         consumer: ConsumerId,
     },
+}
+
+impl From<LeasedBy> for Holder {
+    fn from(holder: LeasedBy) -> Self {
+        match holder {
+            LeasedBy::Puller(_) => Self::Puller,
+            LeasedBy::Consumer {
+                session, consumer, ..
+            } => Self::Consumer { session, consumer },
+        }
+    }
 }
 
 /// The rare part of a record: what is said of it by few publishers, and what
