@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use quorate_core::effect::{Effect, Leased};
 use quorate_core::ids::{ClientId, NodeId, RequestId, SessionId, Timestamp, Token};
-use quorate_raft::Observer;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::session::{Event, Outbox};
@@ -121,8 +120,9 @@ impl Dispatch {
     }
 }
 
-impl Observer for Dispatch {
-    fn applied(&self, _index: u64, at: Timestamp, effects: Vec<Effect>) {
+impl Dispatch {
+    /// Performs the effects of an entry.
+    pub(crate) fn applied(&self, at: Timestamp, effects: Vec<Effect>) {
         let here = self.node.get();
         for effect in effects {
             match effect {
@@ -162,7 +162,8 @@ impl Observer for Dispatch {
         self.applied.notify_one();
     }
 
-    fn restored(&self) {
+    /// The state was replaced by a snapshot.
+    pub(crate) fn restored(&self) {
         // Deliveries that the image skips over cannot be told apart from those
         // that were passed on: sessions resume, and get theirs again.
         for outbox in self.sessions.lock().values() {

@@ -12,6 +12,7 @@
 //! | `clock` | cluster time of a leadership: quorum median, then monotonic |
 //! | `dispatch` | performs the effects that are addressed to this node |
 //! | [`session`] | connections that hold leases, and their outboxes |
+//! | `observers` | who is told what the state machine does |
 //! | `ticker` | lets time pass when something is due |
 //! | `forward` | requests of a node that does not lead |
 //! | `nodes` | tells the state machine which nodes live |
@@ -43,6 +44,7 @@ mod dispatch;
 mod forward;
 mod node;
 mod nodes;
+mod observers;
 mod ticker;
 
 pub use broker::Broker;

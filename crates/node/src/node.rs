@@ -9,6 +9,7 @@ use tracing::{info, warn};
 use crate::broker::Broker;
 use crate::config::Config;
 use crate::dispatch::Dispatch;
+use crate::observers::Observers;
 use crate::{forward, nodes, ticker};
 
 pub use quorate_raft::{Failure, StartError};
@@ -41,7 +42,10 @@ impl Node {
             log_keep_bytes: config.log_keep_bytes,
             ..quorate_raft::Config::default()
         };
-        let consensus = Consensus::start(raft, dispatch.clone(), extra).await?;
+        let observers = Arc::new(Observers {
+            dispatch: dispatch.clone(),
+        });
+        let consensus = Consensus::start(raft, observers, extra).await?;
         dispatch.set_node(consensus.node_id());
         let broker = Broker::new(consensus, dispatch, config.limits);
         let _ = forwarded.set(broker.clone());

@@ -62,6 +62,7 @@ struct Inner {
     peer_addr: SocketAddr,
     started: std::time::Instant,
     disk_bytes: Arc<AtomicU64>,
+    leader_changes: Arc<AtomicU64>,
     entries: Mutex<Entries>,
     failure: watch::Sender<Option<Failure>>,
     stopping: AtomicBool,
@@ -168,6 +169,7 @@ impl Consensus {
             peer_addr,
             started: std::time::Instant::now(),
             disk_bytes: Arc::default(),
+            leader_changes: Arc::default(),
             entries: Mutex::default(),
             failure: watch::Sender::new(None),
             stopping: AtomicBool::new(false),
@@ -190,6 +192,7 @@ impl Consensus {
                 Arc::clone(&shared),
                 lease,
                 leadership_in,
+                Arc::clone(&inner.leader_changes),
             )),
             tokio::spawn(failover::run(
                 raft.clone(),
@@ -672,6 +675,13 @@ impl Inner {
                 })
                 .collect(),
             log: self.store.log.stats(),
+            journal: self.store.journal.stats(),
+            snapshot_bytes: self.store.snapshots.current().map_or(0, |image| image.bytes),
+            snapshot_at: match self.shared.snapshot_at.load(Ordering::Acquire) {
+                0 => None,
+                at => Some(Timestamp(at)),
+            },
+            leader_changes: self.leader_changes.load(Ordering::Relaxed),
             quorum_ack_age: metrics.last_quorum_acked.map(|at| at.elapsed()),
         }
     }

@@ -23,14 +23,13 @@ use openraft::raft::{
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader, RaftNetworkV2, Snapshot};
 use parking_lot::Mutex;
-use quorate_core::batch;
-use quorate_core::effect::Effect;
 use quorate_core::ids::Timestamp;
-use quorate_storage::{Options, Store};
+use quorate_core::{Broker, batch};
+use quorate_storage::{Journal, Options, Store};
 
 use crate::config::{Config, raft_config};
 use crate::snapshot::SnapshotData;
-use crate::state_machine::{Observer, StateMachine};
+use crate::state_machine::{Observed, Observer, StateMachine};
 use crate::types::{Batch, Entry, LeaderId, LogId, Member, Raft, TypeConfig, Vote};
 
 /// A log that can withhold its flushes, and forget what it has not flushed.
@@ -212,8 +211,10 @@ impl RaftNetworkV2<TypeConfig> for Wire {
 struct Nobody;
 
 impl Observer for Nobody {
-    fn applied(&self, _: u64, _: Timestamp, _: Vec<Effect>) {}
-    fn restored(&self) {}
+    fn opened(&self, _: Journal) {}
+    fn applied(&self, _: Observed<'_>, _: &Broker) {}
+    fn restored(&self, _: u64) {}
+    fn keep(&self, _: u64) {}
 }
 
 struct Node {

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use openraft::ServerState;
@@ -111,6 +112,7 @@ pub(crate) async fn run(
     state: Arc<Shared>,
     lease: Duration,
     leadership: watch::Sender<Leadership>,
+    leader_changes: Arc<AtomicU64>,
 ) {
     let mut server = raft.server_metrics();
     let mut data = raft.data_metrics();
@@ -119,6 +121,10 @@ pub(crate) async fn run(
         let (leads, leading) = (server.borrow_watched().state == ServerState::Leader, now.leading);
         leadership.send_if_modified(|last| {
             let changed = *last != now;
+            let leader = |known: &Leadership| known.leader.as_ref().map(|leader| leader.node_id);
+            if leader(last) != leader(&now) {
+                leader_changes.fetch_add(1, Ordering::Relaxed);
+            }
             if changed && (last.leading, &last.leader) != (now.leading, &now.leader) {
                 tracing::info!(
                     term = now.term,

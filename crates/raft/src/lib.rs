@@ -12,7 +12,7 @@
 //! the same time, as those same bytes; each flushes it. When a quorum has, it
 //! is committed: from here on it can only be lost with a majority of disks.
 //! Each node's state machine applies it, in order, answers the proposer if it
-//! waits here, and hands the effects to the observer.
+//! waits here, and hands effects and events to the observer.
 //!
 //! # Where openraft's traits live
 //!
@@ -79,5 +79,6 @@ pub use consensus::{Consensus, Proposed, SnapshotError};
 pub use error::{ContentError, Failure, MembershipError, ProposeError, ReadError, StartError};
 pub use identity::ClusterId;
 pub use leadership::{Epoch, LeaderInfo, Leadership};
-pub use state_machine::Observer;
+pub use quorate_storage::{Coverage, Journal, JournalStats};
+pub use state_machine::{Observed, Observer};
 pub use status::{MemberStatus, Role, Status};

@@ -6,10 +6,12 @@
 //! makes a crash at any point harmless:
 //!
 //! - *build*: flush the log past the index; copy and flush the contents that
-//!   are alive and that no earlier snapshot has copied; write the image; set
-//!   the pointer. Only then remove contents that the image no longer needs.
+//!   are alive and that no earlier snapshot has copied; write the image; let the
+//!   observer keep what follows from the entries so far; set the pointer. Only
+//!   then remove contents that the image no longer needs.
 //! - *receive*: note that a sweep is due; write image and contents, checking
-//!   lengths and hashes; set the pointer; replace the state; sweep.
+//!   lengths and hashes; let the observer keep what it knows; set the pointer;
+//!   replace the state; sweep.
 //!
 //! A crash leaves contents that nobody refers to, never a reference without its
 //! content. The storage notes an unclean stop, and the first restore after it
@@ -27,7 +29,7 @@ use openraft::EntryPayload;
 use openraft::RaftSnapshotBuilder;
 use openraft::Snapshot;
 use quorate_core::effect::Effect;
-use quorate_core::ids::MessageId;
+use quorate_core::ids::{MessageId, Timestamp};
 use quorate_core::{Broker, batch};
 use quorate_proto::internal as wire;
 use quorate_storage::{SnapshotInfo, SnapshotWriter, StorageError, Store};
@@ -190,14 +192,21 @@ fn missing(index: u64) -> io::Error {
 /// Writes one snapshot in the background.
 pub struct Builder {
     shared: Arc<Shared>,
-    work: Option<(quorate_core::Snapshot, SnapshotMeta)>,
+    work: Option<View>,
+}
+
+/// The state at one index, and where and when that is.
+pub(crate) struct View {
+    pub(crate) state: quorate_core::Snapshot,
+    pub(crate) at: Timestamp,
+    pub(crate) meta: SnapshotMeta,
 }
 
 impl Builder {
-    pub(crate) fn new(shared: Arc<Shared>, view: quorate_core::Snapshot, meta: SnapshotMeta) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, view: View) -> Self {
         Self {
             shared,
-            work: Some((view, meta)),
+            work: Some(view),
         }
     }
 }
@@ -207,17 +216,18 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 
     async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
         let shared = Arc::clone(&self.shared);
-        let (view, meta) = self
+        let view = self
             .work
             .take()
             .ok_or_else(|| io::Error::other("a builder builds once"))?;
-        tokio::task::spawn_blocking(move || build(&shared, &view, meta))
+        tokio::task::spawn_blocking(move || build(&shared, view))
             .await
             .map_err(io::Error::other)?
     }
 }
 
-fn build(shared: &Shared, view: &quorate_core::Snapshot, meta: SnapshotMeta) -> io::Result<RaftSnapshot> {
+fn build(shared: &Shared, view: View) -> io::Result<RaftSnapshot> {
+    let View { state, at, meta } = view;
     let _maintenance = shared.maintenance.lock();
     let store = &shared.store;
     let index = meta.last_log_id.map_or(0, |id| id.index);
@@ -228,14 +238,17 @@ fn build(shared: &Shared, view: &quorate_core::Snapshot, meta: SnapshotMeta) -> 
 
     let started = std::time::Instant::now();
     store.log.flush().map_err(io::Error::other)?;
-    copy_contents(store, view, covered)?;
+    copy_contents(store, &state, covered)?;
     let mut writer = store.snapshots.create().map_err(io::Error::other)?;
-    view.write(&mut |piece: &[u8]| writer.write(piece))
+    state
+        .write(&mut |piece: &[u8]| writer.write(piece))
         .map_err(io::Error::other)?;
+    shared.let_keep(index);
     let info = writer
         .finish(codec::encode_snapshot_meta(&meta).into())
         .map_err(io::Error::other)?;
     shared.snapshot_index.store(index, Ordering::Release);
+    shared.snapshot_at.store(at.0, Ordering::Release);
     tracing::info!(index, bytes = info.bytes, took = ?started.elapsed(), "snapshot written");
 
     let dropped = shared.upkeep.lock().take(index);
@@ -264,6 +277,8 @@ pub(crate) fn current(shared: &Shared) -> io::Result<Option<RaftSnapshot>> {
 pub(crate) fn install(shared: &Arc<Shared>, meta: &SnapshotMeta, data: SnapshotData) -> io::Result<()> {
     let _maintenance = shared.maintenance.lock();
     let index = meta.last_log_id.map_or(0, |id| id.index);
+    // A start after this one does not tell again what was told here.
+    let let_keep = || shared.let_keep(shared.applied().map_or(0, |id| id.index));
     let (broker, received) = match data {
         SnapshotData::Stored(store, info) if Arc::ptr_eq(&store, &shared.store) => {
             (restore(&store, &info, None)?, false)
@@ -271,6 +286,7 @@ pub(crate) fn install(shared: &Arc<Shared>, meta: &SnapshotMeta, data: SnapshotD
         SnapshotData::Stored(elsewhere, info) => {
             let mut writer = shared.store.snapshots.create().map_err(io::Error::other)?;
             let broker = restore(&elsewhere, &info, Some(&mut writer))?;
+            let_keep();
             writer
                 .finish(codec::encode_snapshot_meta(meta).into())
                 .map_err(io::Error::other)?;
@@ -278,6 +294,7 @@ pub(crate) fn install(shared: &Arc<Shared>, meta: &SnapshotMeta, data: SnapshotD
         }
         SnapshotData::Received(received) => {
             let Received { broker, writer } = *received;
+            let_keep();
             writer
                 .finish(codec::encode_snapshot_meta(meta).into())
                 .map_err(io::Error::other)?;

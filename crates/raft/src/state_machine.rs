@@ -5,7 +5,8 @@
 //! after it again, up to the last known committed entry.
 //!
 //! Apply takes the entries in order: decode the batch, change the state under
-//! the write lock, answer the proposer, hand the effects to the [`Observer`].
+//! the write lock, answer the proposer, hand effects and events to the
+//! [`Observer`].
 //! It reads no clock and no disk. An entry that cannot be decoded, or that
 //! breaks the broker's invariants, stops the node.
 
@@ -21,23 +22,42 @@ use openraft::{EntryPayload, OptionalSend, Snapshot};
 use parking_lot::{Mutex, RwLock};
 use quorate_core::batch;
 use quorate_core::effect::Effect;
-use quorate_core::ids::Timestamp;
+use quorate_core::event::Event;
 use quorate_core::{Applied, Broker};
-use quorate_storage::Store;
+use quorate_storage::{Journal, Store};
 use tokio::sync::{Notify, watch};
 
-use crate::snapshot::{self, Builder, SnapshotData, Upkeep};
+use crate::snapshot::{self, Builder, SnapshotData, Upkeep, View};
 use crate::types::{Answer, Batch, LeaderId, LogId, Member, SnapshotMeta, StoredMembership, TypeConfig};
 
 /// Is told what the state machine does, in log order, also for entries that are
 /// applied again after a restart. Called by the task that applies: must not
 /// block, and should return at once.
 pub trait Observer: Send + Sync + 'static {
-    /// An entry was applied; `at` is cluster time after it.
-    fn applied(&self, index: u64, at: Timestamp, effects: Vec<Effect>);
-    /// The state was replaced by a snapshot: effects of the entries that it
-    /// covers and that were not applied here will not come.
-    fn restored(&self);
+    /// The node's data is open; comes before everything else, and once. What
+    /// follows from the log can be kept in the journal beside it.
+    fn opened(&self, journal: Journal);
+    /// An entry was applied, and `state` is what came of it.
+    fn applied(&self, entry: Observed<'_>, state: &Broker);
+    /// The state was replaced by a snapshot: effects and events of the entries
+    /// up to `index` that were not applied here will not come.
+    fn restored(&self, index: u64);
+    /// A later start is about to begin after `index`, so that effects and events
+    /// up to there, which were all told, will not come again. What is to
+    /// outlast that must be durable before this returns. On a thread that may
+    /// block.
+    fn keep(&self, index: u64);
+}
+
+/// What came of an entry, as an [`Observer`] is told.
+#[derive(Debug)]
+pub struct Observed<'a> {
+    /// Where it stands in the log.
+    pub index: u64,
+    /// What is to be done, in order.
+    pub effects: Vec<Effect>,
+    /// What happened to messages, in order.
+    pub events: &'a [Event],
 }
 
 /// The state machine. Cheap to clone.
@@ -59,6 +79,8 @@ pub(crate) struct Shared {
     pub(crate) maintenance: Mutex<()>,
     /// Last entry covered by the snapshot on disk; 0 if there is none.
     pub(crate) snapshot_index: AtomicU64,
+    /// Cluster time there, in milliseconds.
+    pub(crate) snapshot_at: AtomicU64,
     /// Set when applying an entry broke an invariant: what, and at which entry.
     pub(crate) broken: OnceLock<String>,
     /// Woken when the log has grown.
@@ -87,10 +109,12 @@ impl StateMachine {
             upkeep: Mutex::default(),
             maintenance: Mutex::new(()),
             snapshot_index: AtomicU64::new(0),
+            snapshot_at: AtomicU64::new(0),
             broken: OnceLock::new(),
             grown: Notify::new(),
             removed: watch::Sender::new(false),
         };
+        shared.observer.opened(shared.store.journal.clone());
         Self {
             shared: Arc::new(shared),
         }
@@ -106,6 +130,12 @@ impl Shared {
         self.position.lock().applied
     }
 
+    /// The next start is about to begin after an entry that was applied here.
+    /// Blocks on the disk.
+    pub(crate) fn let_keep(&self, index: u64) {
+        self.observer.keep(index);
+    }
+
     pub(crate) fn removed(&self) -> watch::Receiver<bool> {
         self.removed.subscribe()
     }
@@ -114,19 +144,23 @@ impl Shared {
         self.removed.send_replace(true);
     }
 
-    /// The view that the next snapshot is written of, and its meta. Later drops
-    /// of contents that it names are remembered from here on.
-    fn view(&self) -> (quorate_core::Snapshot, SnapshotMeta) {
+    /// What the next snapshot is written of. Later drops of contents that it
+    /// names are remembered from here on.
+    fn view(&self) -> View {
         let position = self.position.lock().clone();
-        let view = self.broker.read().snapshot();
+        let (state, at) = {
+            let broker = self.broker.read();
+            (broker.snapshot(), broker.now())
+        };
         self.upkeep.lock().viewed = position.applied.map_or(0, |id| id.index);
-        (
-            view,
-            SnapshotMeta {
+        View {
+            state,
+            at,
+            meta: SnapshotMeta {
                 last_log_id: position.applied,
                 last_membership: position.membership,
             },
-        )
+        }
     }
 
     /// Replaces the state.
@@ -134,6 +168,7 @@ impl Shared {
         let index = meta.last_log_id.map_or(0, |id| id.index);
         // Before the state: who sees the new state also sees where it came from.
         self.snapshot_index.store(index, Ordering::Release);
+        self.snapshot_at.store(broker.now().0, Ordering::Release);
         // The old state goes after the lock: dropping millions of messages takes time.
         let old = std::mem::replace(&mut *self.broker.write(), broker);
         *self.position.lock() = Position {
@@ -141,7 +176,7 @@ impl Shared {
             membership: meta.last_membership.clone(),
         };
         self.upkeep.lock().reset(index);
-        self.observer.restored();
+        self.observer.restored(index);
         drop(old);
     }
 
@@ -193,7 +228,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     {
         while let Some((entry, responder)) = entries.try_next().await? {
             let id = entry.log_id;
-            let mut effects = None;
+            let mut observed = None;
             let answer = match entry.payload {
                 EntryPayload::Blank => Answer::default(),
                 EntryPayload::Membership(membership) => {
@@ -203,7 +238,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                 EntryPayload::Normal(Batch(bytes)) => {
                     let applied = self.shared.apply_batch(id, bytes)?;
                     self.shared.upkeep.lock().note(id.index, &applied.effects);
-                    effects = Some(applied.effects);
+                    observed = Some((applied.effects, applied.events));
                     Answer {
                         outcomes: applied.outcomes,
                         repeated: applied.repeated,
@@ -214,9 +249,13 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             if let Some(responder) = responder {
                 responder.send(answer);
             }
-            if let Some(effects) = effects {
-                let now = self.shared.broker.read().now();
-                self.shared.observer.applied(id.index, now, effects);
+            if let Some((effects, events)) = observed {
+                let observed = Observed {
+                    index: id.index,
+                    effects,
+                    events: &events,
+                };
+                self.shared.observer.applied(observed, &self.shared.broker.read());
             }
         }
         self.shared.grown.notify_one();
@@ -224,8 +263,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        let (view, meta) = self.shared.view();
-        Builder::new(self.shared(), view, meta)
+        Builder::new(self.shared(), self.shared.view())
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: SnapshotData) -> io::Result<()> {

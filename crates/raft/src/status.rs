@@ -49,6 +49,14 @@ pub struct Status {
     pub members: Vec<MemberStatus>,
     /// What its log has written so far.
     pub log: quorate_storage::LogStats,
+    /// How its journal is doing.
+    pub journal: quorate_storage::JournalStats,
+    /// Bytes of the image of its newest snapshot.
+    pub snapshot_bytes: u64,
+    /// Cluster time there; None if it has no snapshot.
+    pub snapshot_at: Option<Timestamp>,
+    /// How often another leader, or none, was known than before.
+    pub leader_changes: u64,
     /// Since a quorum last answered it; leader only.
     pub quorum_ack_age: Option<Duration>,
 }

@@ -5,37 +5,51 @@ use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quorate_core::batch;
 use quorate_core::command::{Command, NewMessage, Publish, Request, SettingsPatch};
-use quorate_core::effect::Effect;
 use quorate_core::ids::{QueueName, Timestamp};
-use quorate_raft::{Config, Consensus, Observer, ProposeError, Proposed, StartError};
+use quorate_core::{Broker, batch};
+use quorate_raft::{Config, Consensus, Journal, Observed, Observer, ProposeError, Proposed, StartError};
 use tonic::service::Routes;
 
 /// Long enough for a loaded machine; nothing waits that long when all is well.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Counts what it is told.
+/// Counts what it is told, and insists on the order of it.
 #[derive(Default)]
 pub(crate) struct Counter {
     pub(crate) applied: AtomicU64,
     pub(crate) restored: AtomicU64,
+    /// What was last to be kept.
+    pub(crate) kept: AtomicU64,
+    opened: AtomicBool,
     last: AtomicU64,
 }
 
 impl Observer for Counter {
-    fn applied(&self, index: u64, _: Timestamp, _: Vec<Effect>) {
-        let before = self.last.swap(index, Ordering::SeqCst);
-        assert!(before < index, "entry {index} after entry {before}");
+    fn opened(&self, _: Journal) {
+        assert!(!self.opened.swap(true, Ordering::SeqCst));
+    }
+
+    fn applied(&self, entry: Observed<'_>, state: &Broker) {
+        assert!(self.opened.load(Ordering::SeqCst));
+        assert_eq!(state.index(), entry.index);
+        let before = self.last.swap(entry.index, Ordering::SeqCst);
+        assert!(before < entry.index, "entry {} after entry {before}", entry.index);
         self.applied.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn restored(&self) {
+    fn restored(&self, index: u64) {
+        assert!(self.opened.load(Ordering::SeqCst));
+        self.last.store(index, Ordering::SeqCst);
         self.restored.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn keep(&self, index: u64) {
+        self.kept.fetch_max(index, Ordering::SeqCst);
     }
 }
 

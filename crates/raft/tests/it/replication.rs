@@ -148,6 +148,11 @@ async fn a_follower_that_was_away_too_long_gets_a_snapshot_with_contents() {
         (restored.load(Ordering::SeqCst) > 0).then_some(())
     })
     .await;
+    let told = cluster.places[away].counter.kept.load(Ordering::SeqCst);
+    assert!(
+        told > 0,
+        "what was applied before another's snapshot came could be kept"
+    );
     for (id, body) in &published {
         let content = node.content(*id, body.len() as u32).await.unwrap();
         assert_eq!(content, body, "content {id}");
@@ -166,7 +171,10 @@ async fn contents_live_as_long_as_their_message_and_no_longer() {
     cluster.propose(&[declare()]).await;
     let kept = cluster.propose(&[publish(bodies(2, 500))]).await.index;
     let node = cluster.places[0].node().clone();
-    assert!(node.snapshot().await.unwrap() >= kept);
+    let snapshot = node.snapshot().await.unwrap();
+    assert!(snapshot >= kept);
+    let told = cluster.places[0].counter.kept.load(Ordering::SeqCst);
+    assert_eq!(told, snapshot, "who watches could keep what the snapshot covers");
     let id = MessageId {
         index: kept,
         number: 1,

@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
-use quorate_core::effect::Effect;
-use quorate_core::ids::Timestamp;
-use quorate_raft::Observer;
+use quorate_core::Broker;
 use quorate_raft::log_store::LogStore;
 use quorate_raft::state_machine::StateMachine;
 use quorate_raft::types::TypeConfig;
+use quorate_raft::{Journal, Observed, Observer};
 use quorate_storage::{Options, Store};
 
 struct Nobody;
 
 impl Observer for Nobody {
-    fn applied(&self, _: u64, _: Timestamp, _: Vec<Effect>) {}
-    fn restored(&self) {}
+    fn opened(&self, _: Journal) {}
+    fn applied(&self, _: Observed<'_>, _: &Broker) {}
+    fn restored(&self, _: u64) {}
+    fn keep(&self, _: u64) {}
 }
 
 struct Builder;

@@ -109,7 +109,7 @@ fn what_a_crash_tore_is_not_looked_at() {
         .collect();
     assert_eq!(unsynced.len(), 2);
     fs::write(dir.path().join(&unsynced[0]), b"").unwrap();
-    fs::write(dir.path().join(&unsynced[1]), &body(9, 50)).unwrap();
+    fs::write(dir.path().join(&unsynced[1]), body(9, 50)).unwrap();
 
     let journal = open(dir.path());
     assert_eq!(journal.chunks(), [tenth(0)]);
