@@ -5,7 +5,7 @@ use std::time::Duration;
 use quorate_proto::v1;
 use quorate_proto::v1::broker_client::BrokerClient;
 use quorate_proto::v1::cluster_client::ClusterClient;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::{Response, Status};
 
 use crate::config::{ANSWER_BYTES_MAX, Config};
@@ -111,6 +111,55 @@ impl Caller {
                 Failure::Again(again) => course.again(&self.links, &link, again).await?,
             }
         }
+    }
+
+    /// Calls one node, whether or not it leads, within `patience`. For what
+    /// changes no replicated state.
+    pub(crate) async fn call_node<C: Call>(
+        &self,
+        address: &str,
+        call: C,
+        patience: Duration,
+    ) -> Result<C::Answer> {
+        debug_assert_eq!(C::EFFECT, Effect::None);
+        let unreachable = |cause: &str| Error::Unreachable {
+            cause: format!("{address}: {cause}"),
+        };
+        let ask = async {
+            let link = self.links.link(address).await;
+            let link = link.map_err(|cause| Error::Unreachable { cause })?;
+            match call.send(&link).await {
+                Ok(answer) => Ok(answer.into_inner()),
+                Err(status) => Err(match Failure::from_status(&status) {
+                    Failure::Final(refusal) | Failure::Forgotten(refusal) | Failure::SessionLost(refusal) => {
+                        refusal.into()
+                    }
+                    Failure::Again(again) => unreachable(&again.cause),
+                }),
+            }
+        };
+        timeout(patience, ask)
+            .await
+            .unwrap_or_else(|_| Err(unreachable("no answer in time")))
+    }
+
+    /// Calls the known nodes one after the other until one answers, and returns
+    /// its address too. For what any node can answer.
+    pub(crate) async fn call_any<C: Call>(&self, call: C) -> Result<(String, C::Answer)> {
+        let mut causes = Vec::new();
+        for address in self.links.addresses() {
+            match self
+                .call_node(&address, call.clone(), self.config.attempt_timeout)
+                .await
+            {
+                Ok(answer) => return Ok((address, answer)),
+                Err(Error::Unreachable { cause }) => causes.push(cause),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Unreachable {
+            cause: causes.join("; "),
+        })
     }
 
     fn ids(&self, limits: Limits) -> &RequestIds {
@@ -244,10 +293,25 @@ broker_calls! {
     DescribeQueueRequest => DescribeQueueResponse, describe_queue, "describe queue", None;
     ListQueuesRequest => ListQueuesResponse, list_queues, "list queues", None;
     PurgeQueueRequest => PurgeQueueResponse, purge_queue, "purge queue", Repeatable;
+    PauseQueueRequest => PauseQueueResponse, pause_queue, "pause queue", Repeatable;
+    ExplainQueueRequest => ExplainQueueResponse, explain_queue, "explain queue", None;
     DeleteQueueRequest => DeleteQueueResponse, delete_queue, "delete queue", Repeatable;
+    DeclareExchangeRequest => DeclareExchangeResponse, declare_exchange, "declare exchange", Repeatable;
+    UpdateExchangeRequest => UpdateExchangeResponse, update_exchange, "update exchange", Repeatable;
+    DeleteExchangeRequest => DeleteExchangeResponse, delete_exchange, "delete exchange", Repeatable;
+    ListExchangesRequest => ListExchangesResponse, list_exchanges, "list exchanges", None;
+    BindRequest => BindResponse, bind, "bind", Repeatable;
+    UnbindRequest => UnbindResponse, unbind, "unbind", Repeatable;
     PublishRequest => PublishResponse, publish, "publish", Repeatable;
     LeaseRequest => LeaseResponse, lease, "lease", Repeatable;
     SettleRequest => SettleResponse, settle, "settle", Repeatable;
+    TransactRequest => TransactResponse, transact, "transact", Repeatable;
+    BrowseRequest => BrowseResponse, browse, "browse", None;
+    GetMessageRequest => GetMessageResponse, get_message, "get message", None;
+    OperateMessagesRequest => OperateMessagesResponse, operate_messages, "operate on messages", Repeatable;
+    RedriveRequest => RedriveResponse, redrive, "redrive", Repeatable;
+    UndoRedriveRequest => UndoRedriveResponse, undo_redrive, "undo redrive", Repeatable;
+    TraceRequest => TraceResponse, trace, "trace", None;
 }
 
 macro_rules! cluster_calls {
@@ -268,4 +332,5 @@ cluster_calls! {
     AddNodeRequest => AddNodeResponse, add_node, "add node", Once;
     RemoveNodeRequest => RemoveNodeResponse, remove_node, "remove node", Once;
     TransferLeaderRequest => TransferLeaderResponse, transfer_leader, "transfer leader", Once;
+    SnapshotRequest => SnapshotResponse, snapshot, "snapshot", None;
 }

@@ -104,14 +104,7 @@ impl Client {
         I: IntoIterator<Item = Message>,
     {
         let messages = Message::into_wire(messages.into_iter().collect())?;
-        let answer = self
-            .call(v1::PublishRequest {
-                request_id: None,
-                queue: queue.into(),
-                messages,
-                ..Default::default()
-            })
-            .await?;
+        let answer = self.call(target.into().request(messages)).await?;
         Ok(answer.into())
     }
 

@@ -4,13 +4,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use quorate_proto::v1;
-use quorate_proto::v1::cluster_client::ClusterClient;
-use tokio::time::timeout;
 
 use crate::client::Client;
 use crate::config::bare;
 use crate::error::{Error, Result};
-use crate::failure::Failure;
 
 /// Operations on a cluster; see [`Client::cluster`].
 #[derive(Clone, Debug)]
@@ -200,36 +197,11 @@ impl Cluster {
     /// Refused; unreachable if the node does not answer within the client's
     /// timeout (a snapshot that it has begun is finished all the same).
     pub async fn snapshot(&self, endpoint: &str) -> Result<u64> {
-        let address = bare(endpoint);
-        let ask = async {
-            let link = self
-                .client
-                .caller
-                .links
-                .link(address)
-                .await
-                .map_err(|cause| Error::Unreachable { cause })?;
-            match ClusterClient::new(link.channel)
-                .snapshot(v1::SnapshotRequest {})
-                .await
-            {
-                Ok(answer) => Ok(answer.into_inner().snapshot_index),
-                Err(status) => Err(match Failure::from_status(&status) {
-                    Failure::Final(refusal) | Failure::Forgotten(refusal) | Failure::SessionLost(refusal) => {
-                        refusal.into()
-                    }
-                    Failure::Again(again) => Error::Unreachable {
-                        cause: format!("{address}: {}", again.cause),
-                    },
-                }),
-            }
-        };
-        let late = || Error::Unreachable {
-            cause: format!("{address}: no answer in time"),
-        };
-        timeout(self.client.timeout(), ask)
-            .await
-            .unwrap_or_else(|_| Err(late()))
+        let caller = &self.client.caller;
+        let answer = caller
+            .call_node(bare(endpoint), v1::SnapshotRequest {}, self.client.timeout())
+            .await?;
+        Ok(answer.snapshot_index)
     }
 }
 

@@ -110,6 +110,13 @@ impl Consume {
         self
     }
 
+    /// While a consumer of a higher priority has credit, those of a lower one are
+    /// given nothing: default 0; a lease call counts as 0.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.open.priority = priority;
+        self
+    }
+
     /// Opens it.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::client::Client;
 use crate::error::Result;
+use crate::message::given;
 use crate::settle::{Order, Settled, Verdict, unknown, wire};
 
 /// A leased message.
@@ -24,6 +25,8 @@ use crate::settle::{Order, Settled, Verdict, unknown, wire};
 pub struct Delivery {
     wire: v1::Delivery,
     origin: Origin,
+    /// There is nothing to report when it is dropped.
+    settled: bool,
 }
 
 /// Where a delivery was dead-lettered, and why.
@@ -35,6 +38,26 @@ pub struct DeadLetterInfo {
     pub reason: String,
     /// Attempts made there.
     pub attempts: u32,
+    /// Why the first of them failed, if its holder said.
+    pub first_error: Option<String>,
+    /// Why the last of them failed, if its holder said.
+    pub last_error: Option<String>,
+    /// When it left that queue, in cluster time, milliseconds since the Unix
+    /// epoch.
+    pub at_ms: u64,
+}
+
+impl From<v1::DeadLetterInfo> for DeadLetterInfo {
+    fn from(wire: v1::DeadLetterInfo) -> Self {
+        Self {
+            origin_queue: wire.origin_queue,
+            reason: wire.reason,
+            attempts: wire.attempts,
+            first_error: given(wire.first_error),
+            last_error: given(wire.last_error),
+            at_ms: wire.at_ms,
+        }
+    }
 }
 
 /// Who settles a delivery.
@@ -56,6 +79,8 @@ pub(crate) struct ConsumerOrigin {
 /// What a consumer hears of its deliveries.
 pub(crate) enum Notice {
     Settle(Order),
+    /// Settled by a transaction: the fence.
+    Settled(u64),
     /// Dropped unsettled: the fence.
     Dropped(u64),
 }
@@ -72,7 +97,11 @@ pub struct Settling {
 
 impl Delivery {
     pub(crate) fn new(wire: v1::Delivery, origin: Origin) -> Self {
-        Self { wire, origin }
+        Self {
+            wire,
+            origin,
+            settled: false,
+        }
     }
 
     /// Id of the message. The same at each of its deliveries.
@@ -140,17 +169,43 @@ impl Delivery {
     /// Why the previous attempt failed, if its holder said.
     #[must_use]
     pub fn last_error(&self) -> Option<&str> {
-        Some(self.wire.last_error.as_str()).filter(|text| !text.is_empty())
+        given(self.wire.last_error.as_str())
     }
 
     /// Where the message comes from, if it was dead-lettered into this queue.
     #[must_use]
     pub fn dead_letter_info(&self) -> Option<DeadLetterInfo> {
-        self.wire.dead_letter.as_ref().map(|info| DeadLetterInfo {
-            origin_queue: info.origin_queue.clone(),
-            reason: info.reason.clone(),
-            attempts: info.attempts,
-        })
+        self.wire.dead_letter.clone().map(DeadLetterInfo::from)
+    }
+
+    /// The exchange it was published to, if it was one.
+    #[must_use]
+    pub fn exchange(&self) -> Option<&str> {
+        given(self.wire.exchange.as_str())
+    }
+
+    /// The routing key it was published with, if it has one.
+    #[must_use]
+    pub fn routing_key(&self) -> Option<&str> {
+        given(self.wire.routing_key.as_str())
+    }
+
+    /// Its priority: 0 to 9.
+    #[must_use]
+    pub fn priority(&self) -> u32 {
+        self.wire.priority
+    }
+
+    /// The group it belongs to, if any.
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        given(self.wire.group.as_str())
+    }
+
+    /// The dedup id it was published with, if any.
+    #[must_use]
+    pub fn dedup_id(&self) -> Option<&str> {
+        given(self.wire.dedup_id.as_str())
     }
 
     /// Done: the message leaves the queue.
@@ -196,17 +251,36 @@ impl Delivery {
     pub async fn extend(&mut self, lease: Duration) -> Result<()> {
         let (order, settling) = self.order(Verdict::Extend { lease: Some(lease) });
         self.origin.place(order);
-        if let Some(until) = settling.await?.leased_until_ms {
+        self.extended(Some(&settling.await?));
+        Ok(())
+    }
+
+    /// The lease was extended.
+    pub(crate) fn extended(&mut self, settled: Option<&Settled>) {
+        if let Some(until) = settled.and_then(|settled| settled.leased_until_ms) {
             self.wire.leased_until_ms = until;
         }
-        Ok(())
+    }
+
+    /// It was settled by a transaction, past its consumer.
+    pub(crate) fn settled(&mut self) {
+        if let Origin::Consumed(origin) = &self.origin {
+            let _ = origin.notices.send(Notice::Settled(self.wire.fence));
+        }
+        self.settled = true;
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        match &self.origin {
+            Origin::Leased(client) => client.clone(),
+            Origin::Consumed(origin) => origin.client.clone(),
+        }
     }
 
     fn settle(mut self, verdict: Verdict) -> Settling {
         let (order, settling) = self.order(verdict);
         self.origin.place(order);
-        // Settled: there is nothing to report when it is dropped.
-        self.wire.fence = 0;
+        self.settled = true;
         settling
     }
 
@@ -227,7 +301,7 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         if let Origin::Consumed(origin) = &self.origin
-            && self.wire.fence != 0
+            && !self.settled
         {
             let _ = origin.notices.send(Notice::Dropped(self.wire.fence));
         }

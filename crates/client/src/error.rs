@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use quorate_proto::v1;
+
+use crate::failure::reason;
+
 /// A call was not done, or it is not known whether it was.
 ///
 /// The two questions that matter to a caller have an answer each:
@@ -53,6 +57,24 @@ pub struct Refusal {
     pub context: BTreeMap<String, String>,
 }
 
+/// The part for which a transaction was refused as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedPart {
+    /// Which.
+    pub part: TransactionPart,
+    /// What the broker would have said to it alone.
+    pub reason: Reason,
+}
+
+/// A part of a transaction, by its place among those of its kind, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TransactionPart {
+    /// An ack, nack, release, dead-letter or extend.
+    Settlement(usize),
+    /// A publish.
+    Publish(usize),
+}
+
 /// Why the broker refused a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -84,6 +106,25 @@ pub enum Reason {
     LimitExceeded,
     /// The queue of the consumer was deleted.
     ConsumerCancelled,
+    /// There is no exchange of that name.
+    ExchangeNotFound,
+    /// The exchange exists with another kind or other settings; `context` lists
+    /// the differing ones.
+    ExchangeConflict,
+    /// A binding leads from or to the exchange, and the call asked for one
+    /// without.
+    ExchangeInUse,
+    /// A message has no route, and the publish is mandatory.
+    Unroutable,
+    /// The queue holds no such message.
+    MessageNotFound,
+    /// This cannot be done in the message's state; `context` names it.
+    WrongState,
+    /// The queue has a single active consumer, and cannot be leased from.
+    SingleActiveConsumer,
+    /// A part of the transaction cannot be done, so nothing of it was: see
+    /// [`Refusal::refused_part`].
+    TransactionRefused,
     /// The node does not lead.
     NotLeader,
     /// The cluster has no leader at the moment.
@@ -158,6 +199,29 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
+impl Refusal {
+    /// Of a [transaction](crate::Transaction) that was refused because of one of
+    /// its parts: which, and why.
+    #[must_use]
+    pub fn refused_part(&self) -> Option<RefusedPart> {
+        if self.reason != Reason::TransactionRefused {
+            return None;
+        }
+        let (kind, place) = self.context.get("part")?.split_once(' ')?;
+        let place = place.parse().ok()?;
+        let part = match kind {
+            "settlement" => TransactionPart::Settlement(place),
+            "publish" => TransactionPart::Publish(place),
+            _ => return None,
+        };
+        let reason = self.context.get("reason").map_or("", String::as_str);
+        Some(RefusedPart {
+            part,
+            reason: Reason::from_name(reason),
+        })
+    }
+}
+
 impl Reason {
     /// The reason as the protocol spells it, such as `QUEUE_NOT_FOUND`.
     #[must_use]
@@ -176,6 +240,14 @@ impl Reason {
             Reason::SessionLost => "SESSION_LOST",
             Reason::LimitExceeded => "LIMIT_EXCEEDED",
             Reason::ConsumerCancelled => "CONSUMER_CANCELLED",
+            Reason::ExchangeNotFound => "EXCHANGE_NOT_FOUND",
+            Reason::ExchangeConflict => "EXCHANGE_CONFLICT",
+            Reason::ExchangeInUse => "EXCHANGE_IN_USE",
+            Reason::Unroutable => "UNROUTABLE",
+            Reason::MessageNotFound => "MESSAGE_NOT_FOUND",
+            Reason::WrongState => "WRONG_STATE",
+            Reason::SingleActiveConsumer => "SINGLE_ACTIVE_CONSUMER",
+            Reason::TransactionRefused => "TRANSACTION_REFUSED",
             Reason::NotLeader => "NOT_LEADER",
             Reason::NoLeader => "NO_LEADER",
             Reason::Overloaded => "OVERLOADED",
@@ -185,6 +257,14 @@ impl Reason {
             Reason::Internal => "INTERNAL",
             Reason::Other => "OTHER",
         }
+    }
+}
+
+impl Reason {
+    /// The reason that the protocol spells so.
+    fn from_name(name: &str) -> Self {
+        let wire = v1::Reason::from_str_name(&format!("REASON_{name}"));
+        wire.map_or(Reason::Other, reason)
     }
 }
 

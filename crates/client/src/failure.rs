@@ -175,7 +175,7 @@ fn is_connect_error(status: &Status) -> bool {
     false
 }
 
-fn reason(reason: v1::Reason) -> Reason {
+pub(crate) fn reason(reason: v1::Reason) -> Reason {
     match reason {
         v1::Reason::InvalidArgument => Reason::InvalidArgument,
         v1::Reason::QueueNotFound => Reason::QueueNotFound,
@@ -190,6 +190,14 @@ fn reason(reason: v1::Reason) -> Reason {
         v1::Reason::SessionLost => Reason::SessionLost,
         v1::Reason::LimitExceeded => Reason::LimitExceeded,
         v1::Reason::ConsumerCancelled => Reason::ConsumerCancelled,
+        v1::Reason::ExchangeNotFound => Reason::ExchangeNotFound,
+        v1::Reason::ExchangeConflict => Reason::ExchangeConflict,
+        v1::Reason::ExchangeInUse => Reason::ExchangeInUse,
+        v1::Reason::Unroutable => Reason::Unroutable,
+        v1::Reason::MessageNotFound => Reason::MessageNotFound,
+        v1::Reason::WrongState => Reason::WrongState,
+        v1::Reason::SingleActiveConsumer => Reason::SingleActiveConsumer,
+        v1::Reason::TransactionRefused => Reason::TransactionRefused,
         v1::Reason::NotLeader => Reason::NotLeader,
         v1::Reason::NoLeader => Reason::NoLeader,
         v1::Reason::Overloaded => Reason::Overloaded,

@@ -62,6 +62,8 @@
 //! consumers resume their session with its leases.
 
 mod backoff;
+mod binding;
+mod browse;
 mod call;
 mod client;
 mod cluster;
@@ -69,32 +71,56 @@ mod config;
 mod consumer;
 mod delivery;
 mod error;
+mod exchange;
+mod explain;
 mod failure;
+mod filter;
 mod lease;
 mod links;
 mod message;
+mod operate;
+mod pages;
 mod pipeline;
 mod publisher;
 mod queue;
+mod queue_settings;
+mod redrive;
 mod request_id;
 mod session;
 mod settle;
+mod state;
 mod steering;
+mod target;
+mod trace;
+mod transaction;
 
+pub use binding::{Binding, Destination, HeaderMatch};
+pub use browse::{Browse, DeadInfo, GetMessage, LeaseInfo, MessageInfo, Page, Selector};
 pub use client::Client;
 pub use cluster::{Cluster, Member, NodeAddress, NodeStatus};
 pub use config::Builder;
 pub use consumer::{CREDIT_MAX, Consume, Consumer};
 pub use delivery::{DeadLetterInfo, Delivery, Settling};
-pub use error::{Error, Reason, Refusal, Result};
+pub use error::{Error, Reason, Refusal, RefusedPart, Result, TransactionPart};
+pub use exchange::{
+    DeclareExchange, DeleteExchange, ExchangeInfo, ExchangeKind, ExchangeSettings, UpdateExchange,
+};
+pub use explain::{Explanation, Obstacle};
+pub use filter::MessageFilter;
 pub use lease::Lease;
-pub use message::{Commit, Message, PUBLISH_BYTES_MAX, PUBLISH_MESSAGES_MAX, Published};
+pub use message::{Commit, Duplicate, Message, PUBLISH_BYTES_MAX, PUBLISH_MESSAGES_MAX, Published};
+pub use operate::{OPERATE_MAX, OperateResult, Operated, Schedule};
 pub use publisher::{Confirm, Publisher, PublisherBuilder};
 pub use queue::{
-    DeclareQueue, Declared, DeleteQueue, Overflow, QueueCounts, QueueInfo, QueueSettings, Removed,
-    UpdateQueue,
+    DeclareQueue, Declared, DeleteQueue, PurgeQueue, QueueCounts, QueueInfo, Removed, UpdateQueue,
 };
+pub use queue_settings::{Overflow, QueueSettings};
+pub use redrive::{Redrive, RedriveBatch, Redriven, Undone};
 pub use settle::{SETTLE_MAX, SettleResults, Settled, Verdict};
+pub use state::MessageState;
+pub use target::Target;
+pub use trace::{JournalGap, Trace, TraceEvent, Traced, TracedNode};
+pub use transaction::{Held, Transacted, Transaction};
 
 /// The README's example compiles as it stands there.
 #[cfg(doctest)]

@@ -375,7 +375,6 @@ impl Task {
             publishes.push(v1::PublishRequest {
                 request_id: Some(id),
                 ..self.target.request(outgoing.messages.clone())
-                ..Default::default()
             });
         }
         v1::PublishStreamRequest { publishes }

@@ -1,56 +1,16 @@
-//! Queues: settings, counts, and the calls that make and change them.
+//! Queues: counts, and the calls that make and change them.
 
 use std::time::Duration;
 
 use futures_util::Stream;
-use futures_util::stream;
 use quorate_proto::v1;
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::message::{Commit, commit, millis};
-
-/// Settings of a queue.
-///
-/// In a declare, an unset field means the default for a new queue and "whatever
-/// it is" for an existing one. In an update, an unset field is left as it is.
-/// What [`Client::describe_queue`] returns has all of them set.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct QueueSettings {
-    /// Lease of a delivery whose consumer asks for none: 100 ms to 12 h;
-    /// default 30 s.
-    pub lease: Option<Duration>,
-    /// Failed leases before a message is dead-lettered: 1 to 1,000; 0 =
-    /// unlimited; default 5.
-    pub max_deliveries: Option<u32>,
-    /// The queue that receives dead letters. Empty (default) = the queue's own
-    /// dead set.
-    pub dead_letter_queue: Option<String>,
-    /// Most messages ready, delayed or leased; 0 = unlimited (default).
-    pub max_length: Option<u64>,
-    /// Most bytes of those messages; 0 = unlimited (default).
-    pub max_bytes: Option<u64>,
-    /// What happens to a publish beyond a limit: default reject.
-    pub overflow: Option<Overflow>,
-    /// Life of a message that is not leased: up to 10 years; zero = for ever
-    /// (default).
-    pub message_ttl: Option<Duration>,
-    /// Pause before the first retry after a nack without a delay, or after an
-    /// expired lease: default zero = at once.
-    pub backoff_initial: Option<Duration>,
-    /// The pause doubles per attempt up to this: default 60 s.
-    pub backoff_max: Option<Duration>,
-}
-
-/// What happens to a publish beyond a queue's limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Overflow {
-    /// It is refused with [`Reason::QueueFull`](crate::Reason::QueueFull).
-    Reject,
-    /// Ready messages at the head make room, and are dead-lettered if the queue
-    /// has a dead-letter queue.
-    DropHead,
-}
+use crate::message::{Commit, commit, given, nonzero};
+use crate::pages::pages;
+use crate::queue_settings::{Overflow, QueueSettings, settings_setters};
+use crate::state::MessageState;
 
 /// Settings and counts of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,10 +23,20 @@ pub struct QueueInfo {
     pub settings: QueueSettings,
     /// As of one moment.
     pub counts: QueueCounts,
+    /// It gives out no messages until it is resumed.
+    pub paused: bool,
+    /// When the message that is leased next was published, in cluster time,
+    /// milliseconds since the Unix epoch. None = no message is ready.
+    pub oldest_ready_published_at_ms: Option<u64>,
+    /// When the message was published that has been leased for longest. None =
+    /// no message is leased.
+    pub oldest_leased_published_at_ms: Option<u64>,
+    /// Of a queue with a single active consumer: the name of that one.
+    pub active_consumer: Option<String>,
 }
 
 /// Counts of a queue. `published` = ready + delayed + leased + dead + acked +
-/// expired + dead_lettered + dropped + deleted.
+/// expired + dead_lettered + dropped + deleted + moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
     /// Messages that can be leased now.
@@ -91,10 +61,18 @@ pub struct QueueCounts {
     pub dead_lettered: u64,
     /// Messages that made room for others.
     pub dropped: u64,
-    /// Messages that a purge removed.
+    /// Messages that a purge or an operator removed.
     pub deleted: u64,
     /// Leases of messages that had been leased before.
     pub redelivered: u64,
+    /// Messages that an operator moved or redrove to another queue.
+    pub moved: u64,
+    /// Publishes that were not taken because their dedup id was known.
+    pub duplicates: u64,
+    /// Of the dead: those that wait for room in their dead-letter target.
+    pub dead_letter_backlog: u64,
+    /// Groups that have messages.
+    pub groups: u64,
 }
 
 /// The answer to a declare.
@@ -102,7 +80,7 @@ pub struct QueueCounts {
 pub struct Declared {
     /// Where in the log.
     pub commit: Commit,
-    /// False: the queue existed, and its settings agree.
+    /// False: it existed, and its settings agree.
     pub created: bool,
 }
 
@@ -131,6 +109,14 @@ pub struct UpdateQueue {
     client: Client,
     name: String,
     settings: QueueSettings,
+}
+
+/// A purge in the making; see [`Client::purge_queue`].
+#[derive(Debug)]
+#[must_use = "nothing happens until `send` is called"]
+pub struct PurgeQueue {
+    client: Client,
+    request: v1::PurgeQueueRequest,
 }
 
 /// A delete in the making; see [`Client::delete_queue`].
@@ -191,42 +177,60 @@ impl Client {
     /// page. Ends after the first error.
     pub fn list_queues(&self) -> impl Stream<Item = Result<QueueInfo>> + Send + Unpin + 'static {
         let client = self.clone();
-        let pages = stream::unfold(Some(String::new()), move |after| {
+        pages(String::new(), move |after| {
             let client = client.clone();
             async move {
                 let request = v1::ListQueuesRequest {
                     page_size: PAGE_SIZE,
-                    after: after?,
+                    after,
                 };
-                Some(match client.call(request).await {
-                    Ok(page) => {
-                        let queues = page.queues.into_iter().map(|queue| Ok(queue.into())).collect();
-                        (queues, (!page.next.is_empty()).then_some(page.next))
-                    }
-                    Err(error) => (vec![Err(error)], None),
-                })
+                let page = client.call(request).await?;
+                let queues = page.queues.into_iter().map(QueueInfo::from).collect();
+                Ok((queues, given(page.next)))
             }
-        });
-        Box::pin(futures_util::StreamExt::flat_map(pages, stream::iter))
+        })
     }
 
-    /// Removes the ready and delayed messages of a queue. Leased ones stay with
-    /// their holders.
+    /// Removes the ready and delayed messages of a queue, unless other states are
+    /// asked for. Leased ones stay with their holders.
+    pub fn purge_queue(&self, name: impl Into<String>) -> PurgeQueue {
+        let request = v1::PurgeQueueRequest {
+            name: name.into(),
+            ..Default::default()
+        };
+        PurgeQueue {
+            client: self.clone(),
+            request,
+        }
+    }
+
+    /// Lets a queue give out no messages until it is
+    /// [resumed](Self::resume_queue). Consumers stay, and so do leases; publishes
+    /// go on.
     ///
     /// # Errors
     ///
     /// Refused with `QUEUE_NOT_FOUND`; unknown; unreachable.
-    pub async fn purge_queue(&self, name: impl Into<String>) -> Result<Removed> {
-        let answer = self
-            .call(v1::PurgeQueueRequest {
-                name: name.into(),
-                ..Default::default()
-            })
-            .await?;
-        Ok(Removed {
-            commit: commit(answer.commit),
-            count: answer.purged,
-        })
+    pub async fn pause_queue(&self, name: impl Into<String>) -> Result<Commit> {
+        self.set_paused(name.into(), true).await
+    }
+
+    /// Lets a paused queue go on.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `QUEUE_NOT_FOUND`; unknown; unreachable.
+    pub async fn resume_queue(&self, name: impl Into<String>) -> Result<Commit> {
+        self.set_paused(name.into(), false).await
+    }
+
+    async fn set_paused(&self, name: String, paused: bool) -> Result<Commit> {
+        let request = v1::PauseQueueRequest {
+            request_id: None,
+            name,
+            paused,
+        };
+        Ok(commit(self.call(request).await?.commit))
     }
 
     /// Deletes a queue with its messages, and cancels its consumers.
@@ -240,70 +244,6 @@ impl Client {
             request,
         }
     }
-}
-
-macro_rules! settings_setters {
-    ($builder:ident) => {
-        impl $builder {
-            /// Replaces all settings given so far.
-            pub fn settings(mut self, settings: QueueSettings) -> Self {
-                self.settings = settings;
-                self
-            }
-
-            /// Lease of a delivery whose consumer asks for none: 100 ms to 12 h.
-            pub fn lease(mut self, lease: Duration) -> Self {
-                self.settings.lease = Some(lease);
-                self
-            }
-
-            /// Failed leases before a message is dead-lettered: 1 to 1,000; 0 =
-            /// unlimited.
-            pub fn max_deliveries(mut self, count: u32) -> Self {
-                self.settings.max_deliveries = Some(count);
-                self
-            }
-
-            /// The queue that receives dead letters; empty = the queue's own
-            /// dead set.
-            pub fn dead_letter_queue(mut self, name: impl Into<String>) -> Self {
-                self.settings.dead_letter_queue = Some(name.into());
-                self
-            }
-
-            /// Most messages ready, delayed or leased; 0 = unlimited.
-            pub fn max_length(mut self, messages: u64) -> Self {
-                self.settings.max_length = Some(messages);
-                self
-            }
-
-            /// Most bytes of those messages; 0 = unlimited.
-            pub fn max_bytes(mut self, bytes: u64) -> Self {
-                self.settings.max_bytes = Some(bytes);
-                self
-            }
-
-            /// What happens to a publish beyond a limit.
-            pub fn overflow(mut self, overflow: Overflow) -> Self {
-                self.settings.overflow = Some(overflow);
-                self
-            }
-
-            /// Life of a message that is not leased; zero = for ever.
-            pub fn message_ttl(mut self, ttl: Duration) -> Self {
-                self.settings.message_ttl = Some(ttl);
-                self
-            }
-
-            /// Pause before a failed message is ready again: `initial` after
-            /// the first failure, doubling up to `max`.
-            pub fn backoff(mut self, initial: Duration, max: Duration) -> Self {
-                self.settings.backoff_initial = Some(initial);
-                self.settings.backoff_max = Some(max);
-                self
-            }
-        }
-    };
 }
 
 settings_setters!(DeclareQueue);
@@ -351,6 +291,28 @@ impl UpdateQueue {
     }
 }
 
+impl PurgeQueue {
+    /// Remove the messages in these states instead: ready, delayed or dead.
+    pub fn states(mut self, states: impl IntoIterator<Item = MessageState>) -> Self {
+        self.request.states = states.into_iter().map(MessageState::to_wire).collect();
+        self
+    }
+
+    /// Sends it.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `QUEUE_NOT_FOUND` or `INVALID_ARGUMENT`; unknown;
+    /// unreachable.
+    pub async fn send(self) -> Result<Removed> {
+        let answer = self.client.call(self.request).await?;
+        Ok(Removed {
+            commit: commit(answer.commit),
+            count: answer.purged,
+        })
+    }
+}
+
 impl DeleteQueue {
     /// Refuse if the queue holds messages in any state.
     pub fn if_empty(mut self) -> Self {
@@ -379,59 +341,6 @@ impl DeleteQueue {
     }
 }
 
-impl Overflow {
-    /// The policy as the command line spells it: `reject` or `drop-head`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Overflow::Reject => "reject",
-            Overflow::DropHead => "drop-head",
-        }
-    }
-}
-
-impl From<QueueSettings> for v1::QueueSettings {
-    fn from(settings: QueueSettings) -> Self {
-        let overflow = settings.overflow.map(|overflow| match overflow {
-            Overflow::Reject => v1::Overflow::Reject.into(),
-            Overflow::DropHead => v1::Overflow::DropHead.into(),
-        });
-        Self {
-            lease_ms: settings.lease.map(millis),
-            max_deliveries: settings.max_deliveries,
-            dead_letter_queue: settings.dead_letter_queue,
-            max_length: settings.max_length,
-            max_bytes: settings.max_bytes,
-            overflow,
-            message_ttl_ms: settings.message_ttl.map(millis),
-            backoff_initial_ms: settings.backoff_initial.map(millis),
-            backoff_max_ms: settings.backoff_max.map(millis),
-            ..Self::default()
-        }
-    }
-}
-
-impl From<v1::QueueSettings> for QueueSettings {
-    fn from(wire: v1::QueueSettings) -> Self {
-        let overflow = match wire.overflow() {
-            v1::Overflow::Reject => Some(Overflow::Reject),
-            v1::Overflow::DropHead => Some(Overflow::DropHead),
-            v1::Overflow::Unspecified => None,
-        };
-        Self {
-            lease: wire.lease_ms.map(Duration::from_millis),
-            max_deliveries: wire.max_deliveries,
-            dead_letter_queue: wire.dead_letter_queue,
-            max_length: wire.max_length,
-            max_bytes: wire.max_bytes,
-            overflow,
-            message_ttl: wire.message_ttl_ms.map(Duration::from_millis),
-            backoff_initial: wire.backoff_initial_ms.map(Duration::from_millis),
-            backoff_max: wire.backoff_max_ms.map(Duration::from_millis),
-        }
-    }
-}
-
 impl From<v1::QueueInfo> for QueueInfo {
     fn from(wire: v1::QueueInfo) -> Self {
         let counts = wire.counts.unwrap_or_default();
@@ -453,35 +362,15 @@ impl From<v1::QueueInfo> for QueueInfo {
                 dropped: counts.dropped,
                 deleted: counts.deleted,
                 redelivered: counts.redelivered,
+                moved: counts.moved,
+                duplicates: counts.duplicates,
+                dead_letter_backlog: counts.dead_letter_backlog,
+                groups: counts.groups,
             },
+            paused: wire.paused,
+            oldest_ready_published_at_ms: nonzero(wire.oldest_ready_published_at_ms),
+            oldest_leased_published_at_ms: nonzero(wire.oldest_leased_published_at_ms),
+            active_consumer: given(wire.active_consumer),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_survive_the_wire() {
-        let settings = QueueSettings {
-            lease: Some(Duration::from_secs(30)),
-            max_deliveries: Some(0),
-            dead_letter_queue: Some("failed".to_owned()),
-            max_length: None,
-            max_bytes: Some(1 << 30),
-            overflow: Some(Overflow::DropHead),
-            message_ttl: Some(Duration::ZERO),
-            backoff_initial: None,
-            backoff_max: Some(Duration::from_secs(60)),
-        };
-        assert_eq!(
-            QueueSettings::from(v1::QueueSettings::from(settings.clone())),
-            settings
-        );
-        assert_eq!(
-            v1::QueueSettings::from(QueueSettings::default()),
-            v1::QueueSettings::default()
-        );
     }
 }

@@ -388,6 +388,7 @@ impl Session {
         for notice in notices {
             match notice {
                 Notice::Settle(order) => orders.push(order),
+                Notice::Settled(fence) => self.passed.end(fence, true),
                 Notice::Dropped(fence) => self.passed.drop_held(fence),
             }
         }

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::failure::Failure;
-use crate::message::millis;
+use crate::message::{millis, nonzero};
 
 /// The most settlements of one request.
 pub const SETTLE_MAX: usize = 4_096;
@@ -207,18 +207,37 @@ pub(crate) fn wire(token: String, verdict: Verdict) -> v1::Settlement {
     }
 }
 
+/// The lease goes on after this settlement.
+pub(crate) fn is_extend(settlement: &v1::Settlement) -> bool {
+    matches!(settlement.verdict, Some(v1::settlement::Verdict::Extend(_)))
+}
+
+impl From<&v1::SettleResult> for Settled {
+    fn from(wire: &v1::SettleResult) -> Self {
+        Self {
+            leased_until_ms: nonzero(wire.leased_until_ms),
+        }
+    }
+}
+
+/// What the broker said to one part of a request, which stays as it is.
+pub(crate) fn error_of(detail: v1::ErrorDetail, action: &'static str) -> Error {
+    match Failure::from_detail(detail) {
+        Failure::Final(refusal) | Failure::Forgotten(refusal) | Failure::SessionLost(refusal) => {
+            refusal.into()
+        }
+        Failure::Again(again) => Error::Unknown {
+            action,
+            cause: again.cause,
+        },
+    }
+}
+
 /// One result for each of `count` settlements.
 pub(crate) fn results(answer: v1::SettleResponse, count: usize) -> impl Iterator<Item = Result<Settled>> {
     let told = answer.results.into_iter().map(|result| match result.error {
-        None => Ok(Settled {
-            leased_until_ms: (result.leased_until_ms > 0).then_some(result.leased_until_ms),
-        }),
-        Some(detail) => Err(match Failure::from_detail(detail) {
-            Failure::Final(refusal) | Failure::Forgotten(refusal) | Failure::SessionLost(refusal) => {
-                refusal.into()
-            }
-            Failure::Again(again) => unknown(again.cause),
-        }),
+        None => Ok(Settled::from(&result)),
+        Some(detail) => Err(error_of(detail, "settle")),
     });
     let untold = std::iter::repeat_with(|| Err(unknown("the broker's answer does not tell".to_owned())));
     told.chain(untold).take(count)
@@ -248,7 +267,7 @@ impl Order {
 
     /// The lease goes on after this settlement.
     pub(crate) fn is_extend(&self) -> bool {
-        matches!(self.settlement.verdict, Some(v1::settlement::Verdict::Extend(_)))
+        is_extend(&self.settlement)
     }
 }
 
