@@ -115,6 +115,12 @@ impl Broker {
         self.names.get(name).map(|id| self.queues[id].view())
     }
 
+    /// The settings of one queue.
+    #[must_use]
+    pub fn settings(&self, name: &QueueName) -> Option<&Settings> {
+        self.names.get(name).map(|id| &*self.queues[id].head.settings)
+    }
+
     /// Up to `limit` queues by name, those after the given one.
     #[must_use]
     pub fn queues(&self, after: Option<&QueueName>, limit: usize) -> Vec<QueueView> {
