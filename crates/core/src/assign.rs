@@ -2,10 +2,11 @@
 //!
 //! Assignment happens in the command that makes it possible. After each command
 //! every queue that gained a ready message or a free taker is gone through:
-//! the first ready message goes to the taker whose turn it is, until one of the
-//! two is used up. A consumer takes one message and goes to the back; a lease
-//! that waits takes its share in the same rounds, and is answered at the end of
-//! the command with what it has, if it has anything.
+//! the [next message](Queue::next_ready) goes to the taker whose turn it is,
+//! until one of the two is used up. Takers of the highest priority come first
+//! and take turns: a consumer takes one message and goes to the back; a lease
+//! that waits, whose priority is 0, takes its share in the same rounds, and is
+//! answered at the end of the command with what it has, if it has anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +21,7 @@ use crate::ids::{
 };
 use crate::limits;
 use crate::outcome::{Outcome, Rejection, Reply};
-use crate::queue::{Holder, Lease, Place, Queue, Record, State, Taker, check_lease, invalid};
+use crate::queue::{Holder, Lease, Queue, Record, State, Taker, Turn, check_lease, invalid};
 
 /// Lease commands that wait.
 #[derive(Debug, Default)]
@@ -78,6 +79,9 @@ impl Broker {
             return Err(invalid("wait_ms", problem));
         }
         let queue = self.queue_id(pull.queue)?;
+        if self.held(queue).head.settings.single_active_consumer {
+            return Err(Rejection::SingleActiveConsumer(pull.queue.clone()));
+        }
         let waits = pull.wait != Millis(0);
         if waits && pull.request.is_none() {
             return Err(invalid("request_id", "a lease that waits needs one".to_owned()));
@@ -100,7 +104,8 @@ impl Broker {
         let until = self.now.after(pull.wait);
         let held = self.held_mut(queue);
         let turn = held.next_turn();
-        held.takers.insert(turn, Taker::Waiter(client, sequence));
+        held.takers
+            .insert(Turn::unranked(turn), Taker::Waiter(client, sequence));
         self.deadlines.insert(until, Due::Waiter { client, sequence });
         let (node, count_max, lease) = (pull.node, pull.count_max, pull.lease);
         self.waiters.insert(Waiter {
@@ -118,6 +123,9 @@ impl Broker {
     fn lease_ready(&mut self, queue: QueueId, pull: &Pull<'_>) -> Vec<Leased> {
         let holder = LeasedBy::Puller(pull.request.map(|request| request.client));
         let mut leased = Vec::new();
+        if self.held(queue).head.paused {
+            return leased;
+        }
         while leased.len() < pull.count_max as usize {
             let Some(position) = self.first_ready(queue) else {
                 break;
@@ -131,10 +139,7 @@ impl Broker {
     pub(crate) fn assign(&mut self, id: QueueId) {
         let mut served = Vec::new();
         let mut shares: BTreeMap<(ClientId, u64), Vec<Leased>> = BTreeMap::new();
-        while let Some(queue) = self.queues.get(&id) {
-            let Some(taker) = queue.takers.values().next().copied() else {
-                break;
-            };
+        while let Some(taker) = self.next_taker(id) {
             let Some(position) = self.first_ready(id) else {
                 break;
             };
@@ -155,11 +160,23 @@ impl Broker {
         }
     }
 
+    /// Whose turn it is, if anybody can take a message.
+    pub(crate) fn next_taker(&self, id: QueueId) -> Option<Taker> {
+        let queue = self.queues.get(&id)?;
+        if queue.head.paused {
+            return None;
+        }
+        if queue.head.settings.single_active_consumer {
+            return self.active_taker(id);
+        }
+        queue.takers.values().next().copied()
+    }
+
     /// The first message that can be leased. Those before it whose life is over
     /// end here, if their deadline did not get to it.
     fn first_ready(&mut self, queue: QueueId) -> Option<u64> {
         loop {
-            let Place { position } = *self.held(queue).ready.first()?;
+            let position = self.held(queue).next_ready()?;
             if !self.record(queue, position).is_expired(self.now) {
                 return Some(position);
             }
@@ -178,7 +195,8 @@ impl Broker {
         let (node, epoch) = (held.head.node, held.head.epoch);
         let consumer = held.consumers.get_mut(&id).expect("takers are live consumers");
         let lease = consumer.lease;
-        let before = std::mem::replace(&mut consumer.turn, turn);
+        let before = consumer.turn();
+        consumer.turn = turn;
         self.held_mut(queue).takers.remove(&before);
         // Holding the lease puts the consumer back in line if it can take more.
         let holder = LeasedBy::Consumer {
@@ -208,9 +226,9 @@ impl Broker {
         let (lease, count_max) = (waiter.lease, waiter.count_max as usize);
         let before = std::mem::replace(&mut waiter.turn, turn);
         let takers = &mut self.held_mut(queue).takers;
-        takers.remove(&before);
+        takers.remove(&Turn::unranked(before));
         if share.len() + 1 < count_max {
-            takers.insert(turn, Taker::Waiter(request.0, request.1));
+            takers.insert(Turn::unranked(turn), Taker::Waiter(request.0, request.1));
         }
         let holder = LeasedBy::Puller(Some(request.0));
         share.push(self.grant(queue, position, holder, lease));
@@ -276,7 +294,7 @@ impl Broker {
         self.deadlines
             .remove(waiter.until, Due::Waiter { client, sequence });
         if let Some(queue) = self.queues.get_mut(&waiter.queue) {
-            queue.takers.remove(&waiter.turn);
+            queue.takers.remove(&Turn::unranked(waiter.turn));
         }
         Some(waiter)
     }

@@ -16,7 +16,7 @@ use crate::limits::{DUE_PER_ENTRY_MAX, REQUESTS_PER_ENTRY_MAX};
 use crate::outcome::{Outcome, Rejection, Reply};
 use crate::queue::{Queue, State};
 use crate::requests::{Admission, Executed, Requests};
-use crate::session::Sessions;
+use crate::session::{Asked, Sessions};
 
 /// What the log says of an entry besides its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,8 +250,16 @@ impl Broker {
                 credit,
                 lease,
                 name,
-                priority: _,
-            } => self.consume(*session, *consumer, queue, *credit, *lease, name),
+                priority,
+            } => {
+                let asked = Asked {
+                    credit: *credit,
+                    lease: *lease,
+                    name,
+                    priority: *priority,
+                };
+                self.consume(*session, *consumer, queue, &asked)
+            }
             Command::CancelConsumer { session, consumer } => self.cancel_consumer(*session, *consumer),
             Command::SetCredit {
                 session,
@@ -261,12 +269,12 @@ impl Broker {
             Command::NodeUp { node, incarnation } => self.node_up(*node, *incarnation),
             Command::NodeDown { node, incarnation } => self.node_down(*node, *incarnation),
             Command::Tick => Ok(Reply::Done),
+            Command::PauseQueue { name, paused } => self.pause_queue(name, *paused),
             Command::DeclareExchange { .. }
             | Command::UpdateExchange { .. }
             | Command::DeleteExchange { .. }
             | Command::Bind(_)
             | Command::Unbind(_)
-            | Command::PauseQueue { .. }
             | Command::Transact { .. }
             | Command::Operate { .. } => Err(Rejection::LimitExceeded("under construction".to_owned())),
         }
@@ -299,7 +307,10 @@ impl Broker {
     fn message_due(&mut self, queue: QueueId, position: u64) {
         let record = self.record(queue, position);
         match record.state {
-            State::Leased(_) => self.fail(queue, position, Returned::LeaseExpired, "lease expired", None),
+            State::Leased(lease) => {
+                self.lease_ran_out(queue, lease.holder);
+                self.fail(queue, position, Returned::LeaseExpired, "lease expired", None);
+            }
             State::Delayed { .. } if !record.is_expired(self.now) => {
                 let message = record.id;
                 self.change(queue, position, |record| record.state = State::Ready);

@@ -254,6 +254,14 @@ pub struct NewMessage {
     pub labels: Option<Box<Labels>>,
 }
 
+impl NewMessage {
+    /// Its group; empty if it has none.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        self.labels.as_ref().map_or("", |labels| &labels.group)
+    }
+}
+
 /// What routing, order and deduplication know of a message. Empty = none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Labels {

@@ -42,7 +42,7 @@ impl Broker {
         let queue = self.queues.get_mut(&id).expect("the caller saw it");
         let mut grave = std::mem::take(&mut queue.records);
         if buried(&State::Ready) {
-            queue.ready.clear();
+            queue.order.ready.clear();
         }
         let mut count = 0;
         let mut staying = Vec::new();
@@ -55,6 +55,7 @@ impl Broker {
             count += 1;
             let tally = queue.tallies.of_mut(&record.state);
             *tally = tally.minus(Tally::of(record));
+            queue.order.strike(position, record, &queue.head);
             if let Some(at) = record.due() {
                 self.deadlines.remove(at, Due::Message { queue: id, position });
             }

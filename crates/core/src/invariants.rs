@@ -10,7 +10,7 @@ use std::fmt;
 use crate::broker::Broker;
 use crate::deadlines::Due;
 use crate::ids::{ConsumerId, QueueId, SessionId, Timestamp};
-use crate::queue::{Holder, Lease, Lookup, Place, Queue, State, Taker, Tallies, Tally};
+use crate::queue::{Holder, Lease, Lookup, Order, Queue, State, Taker, Tallies, Tally, Turn};
 
 /// One broken invariant, for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,8 @@ struct Checker<'a> {
 #[derive(Default)]
 struct Wanting {
     consumers: BTreeSet<(SessionId, ConsumerId)>,
-    takers: BTreeMap<u64, Taker>,
+    takers: BTreeMap<Turn, Taker>,
+    attached: BTreeSet<(Turn, (SessionId, ConsumerId))>,
 }
 
 impl Checker<'_> {
@@ -108,12 +109,13 @@ impl Checker<'_> {
     fn check_queue(&mut self, id: QueueId, queue: &Queue) {
         let name = &queue.head.name;
         let mut tallies = Tallies::default();
-        let mut ready = Vec::new();
+        let mut order = Order::default();
         let mut lookup = Lookup::default();
         let mut entered = 0;
         for (position, record) in queue.records.iter() {
             let tally = tallies.of_mut(&record.state);
             *tally = tally.plus(Tally::of(record));
+            order.enlist(position, record, &queue.head);
             if let Some(at) = record.due() {
                 self.deadlines.push((at, Due::Message { queue: id, position }));
             }
@@ -126,9 +128,6 @@ impl Checker<'_> {
             });
             entered = record.entered();
             match record.state {
-                State::Ready => {
-                    ready.push(Place { position });
-                }
                 State::Leased(Lease { grant, holder, .. }) => {
                     self.ensure(grant <= self.broker.grants, || {
                         format!("queue {name}, {position}: lease {grant} was never granted")
@@ -140,7 +139,7 @@ impl Checker<'_> {
                             .insert((consumer, id, position));
                     }
                 }
-                State::Delayed { .. } | State::Dead { .. } => {}
+                State::Ready | State::Delayed { .. } | State::Dead { .. } => {}
             }
             self.ensure(position < queue.head.next_position, || {
                 format!("queue {name}, {position}: no message has entered there yet")
@@ -156,8 +155,11 @@ impl Checker<'_> {
                 },
             );
         }
-        self.ensure(ready.iter().eq(&queue.ready), || {
-            format!("queue {name}: the ready set is not the ready messages")
+        self.ensure(order == queue.order, || {
+            format!(
+                "queue {name}: its order is {:?}, recounted {order:?}",
+                queue.order
+            )
         });
         self.ensure(lookup == queue.lookup, || {
             format!("queue {name}: messages are not found by their ids")
@@ -178,16 +180,27 @@ impl Checker<'_> {
                 totals.published, queue.head.next_position
             )
         });
-        self.ensure(ready.is_empty() || queue.takers.is_empty(), || {
+        self.check_takers(id, queue);
+        self.check_assigned(id, queue);
+    }
+
+    /// Invariant 5.
+    fn check_assigned(&mut self, id: QueueId, queue: &Queue) {
+        let assigned = queue.next_ready().is_none() || self.broker.next_taker(id).is_none();
+        self.ensure(assigned, || {
+            let name = &queue.head.name;
             format!("queue {name}: a ready message and a taker were not brought together")
         });
-        self.check_takers(id, queue);
     }
 
     /// Invariant 8: consumers and takers of a queue are those that say so themselves.
     fn check_takers(&mut self, id: QueueId, queue: &Queue) {
         let name = &queue.head.name;
-        let Wanting { consumers, takers } = self.wanting.remove(&id).unwrap_or_default();
+        let Wanting {
+            consumers,
+            takers,
+            attached,
+        } = self.wanting.remove(&id).unwrap_or_default();
         self.ensure(consumers == queue.consumers, || {
             format!("queue {name}: its consumers are not those of the sessions")
         });
@@ -198,9 +211,33 @@ impl Checker<'_> {
             )
         });
         self.ensure(
-            queue.takers.keys().all(|turn| *turn <= queue.head.next_turn),
+            queue
+                .takers
+                .keys()
+                .all(|turn| turn.number <= queue.head.next_turn),
             || format!("queue {name}: a turn was never given out"),
         );
+        self.check_active(queue, attached);
+    }
+
+    /// Invariants 8 and 9.
+    fn check_active(&mut self, queue: &Queue, mut attached: BTreeSet<(Turn, (SessionId, ConsumerId))>) {
+        let name = &queue.head.name;
+        if !queue.head.settings.single_active_consumer {
+            attached.clear();
+        }
+        let expected = usize::from(!attached.is_empty());
+        let before = attached.len();
+        attached.retain(|(_, consumer)| queue.head.active != Some(*consumer));
+        let is_one_of_them = before - attached.len() == expected;
+        self.ensure(
+            is_one_of_them && queue.head.active.is_some() == (expected == 1),
+            || format!("queue {name}: {:?} is active", queue.head.active),
+        );
+        let standby = queue.standby.iter().map(|(turn, consumer)| (*turn, *consumer));
+        self.ensure(attached.into_iter().eq(standby), || {
+            format!("queue {name}: those that stand by are not its consumers")
+        });
     }
 
     fn collect_wanting(&mut self) {
@@ -208,10 +245,16 @@ impl Checker<'_> {
             for (consumer_id, consumer) in &session.consumers {
                 let wanting = self.wanting.entry(consumer.queue).or_default();
                 wanting.consumers.insert((*session_id, *consumer_id));
-                if consumer.has_free_credit() && session.head.orphaned_until.is_none() {
+                if !session.is_attached() {
+                    continue;
+                }
+                wanting
+                    .attached
+                    .insert((consumer.turn(), (*session_id, *consumer_id)));
+                if consumer.has_free_credit() {
                     wanting
                         .takers
-                        .insert(consumer.turn, Taker::Consumer(*session_id, *consumer_id));
+                        .insert(consumer.turn(), Taker::Consumer(*session_id, *consumer_id));
                 }
             }
         }
@@ -219,7 +262,7 @@ impl Checker<'_> {
             let wanting = self.wanting.entry(waiter.queue).or_default();
             wanting
                 .takers
-                .insert(waiter.turn, Taker::Waiter(*client, *sequence));
+                .insert(Turn::unranked(waiter.turn), Taker::Waiter(*client, *sequence));
         }
     }
 

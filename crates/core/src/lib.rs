@@ -68,6 +68,8 @@
 //! 7. The requests that are remembered as waiting are those that wait. None is
 //!    remembered of an entry that is still to come.
 //! 8. Every index says what the records say.
+//! 9. A queue with a single active consumer has one active, if any of its
+//!    consumers is in a session that is attached.
 //!
 //! # How it is kept
 //!
@@ -98,6 +100,7 @@ pub mod command;
 mod deadlines;
 pub mod effect;
 pub mod event;
+mod explain;
 mod graves;
 mod hash;
 pub mod ids;
@@ -112,6 +115,7 @@ mod requests;
 mod room;
 mod session;
 mod settle;
+mod single_active;
 pub mod snapshot;
 mod view;
 

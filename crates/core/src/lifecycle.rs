@@ -12,7 +12,7 @@ use crate::event::{Change, Returned};
 use crate::ids::{Millis, QueueId, QueueName, Timestamp};
 use crate::limits::{DEATHS_MAX, DISPLACEMENTS_MAX};
 use crate::outcome::Exit;
-use crate::queue::{Holder, Lease, Place, Queue, Record, State, Tally, backoff};
+use crate::queue::{Holder, Lease, Queue, Record, State, Tally, backoff};
 use crate::room::Displacing;
 
 impl Broker {
@@ -206,12 +206,12 @@ impl Broker {
         let record = queue.records.get(position).expect("the caller saw it");
         let tally = queue.tallies.of_mut(&record.state);
         *tally = tally.plus(Tally::of(record));
+        queue.order.enlist(position, record, &queue.head);
         if let Some(at) = record.due() {
             self.deadlines.insert(at, Due::Message { queue: id, position });
         }
         match record.state {
             State::Ready => {
-                queue.ready.insert(Place { position });
                 self.touched.insert(id);
             }
             State::Leased(Lease {
@@ -229,20 +229,18 @@ impl Broker {
         let record = queue.records.get(position).expect("the caller saw it");
         let tally = queue.tallies.of_mut(&record.state);
         *tally = tally.minus(Tally::of(record));
+        queue.order.strike(position, record, &queue.head);
         if let Some(at) = record.due() {
             self.deadlines.remove(at, Due::Message { queue: id, position });
         }
-        match record.state {
-            State::Ready => {
-                queue.ready.remove(&Place { position });
+        if let State::Leased(Lease { holder, .. }) = record.state {
+            // What keeps the next single active consumer waiting may be this.
+            if queue.head.settings.single_active_consumer {
+                self.touched.insert(id);
             }
-            State::Leased(Lease {
-                holder: Holder::Consumer { session, consumer },
-                ..
-            }) => {
+            if let Holder::Consumer { session, consumer } = holder {
                 self.let_go(session, consumer, id, position);
             }
-            State::Leased(_) | State::Delayed { .. } | State::Dead { .. } => {}
         }
     }
 

@@ -16,6 +16,16 @@ pub const WAIT_MAX: Millis = Millis(60_000);
 
 /// Most failed leases that a queue's settings can ask for.
 pub const DELIVERIES_MAX: u32 = 1_000;
+/// Highest priority of a message.
+pub const PRIORITY_MAX: u8 = 9;
+/// Most messages of one group that are leased at one time.
+pub const GROUP_CONCURRENCY_MAX: u32 = 1_000;
+/// Highest weight of a group.
+pub const GROUP_WEIGHT_MAX: u32 = 1_000;
+/// Most groups of a queue that have a weight of their own.
+pub const GROUP_WEIGHTS_MAX: usize = 1_000;
+/// Most bytes of the name of a group.
+pub const GROUP_BYTES_MAX: usize = 255;
 /// Most messages in one publish.
 pub const PUBLISH_MESSAGES_MAX: usize = 4_096;
 /// Most bytes of one content: a body of 16 MiB, headers of 64 KiB, and 4 KiB

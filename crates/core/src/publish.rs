@@ -12,7 +12,7 @@ use crate::event::Change;
 use crate::ids::{ExchangeName, MessageId, QueueId};
 use crate::limits;
 use crate::outcome::{Duplicate, Outcome, Published, Rejection, Reply};
-use crate::queue::{Record, State, Tally, check_span, invalid};
+use crate::queue::{Record, State, Tally, check_group, check_span, invalid};
 use crate::room::{Account, Displacing};
 
 /// A publish of which it is known what becomes of every message.
@@ -143,6 +143,11 @@ impl Broker {
         }
         let latest = self.now.after(limits::SPAN_MAX);
         for message in messages {
+            if message.priority > limits::PRIORITY_MAX {
+                let problem = format!("0 to {}, not {}", limits::PRIORITY_MAX, message.priority);
+                return Err(invalid("priority", problem));
+            }
+            check_group("group", message.group())?;
             check_span("delay_ms", message.delay)?;
             check_span("ttl_ms", message.ttl)?;
             if message.deliver_at > latest {

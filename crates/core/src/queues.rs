@@ -42,6 +42,8 @@ impl Broker {
             next_position: 0,
             next_turn: 0,
             totals: Totals::default(),
+            paused: false,
+            active: None,
         };
         self.names.insert(name.clone(), id);
         self.queues.insert(id, Queue::new(head));
@@ -49,11 +51,24 @@ impl Broker {
     }
 
     pub(crate) fn update_queue(&mut self, name: &QueueName, patch: &SettingsPatch) -> Outcome {
-        let queue = self.queue_id(name)?;
-        let head = &mut self.held_mut(queue).head;
-        let settings = head.settings.patched(patch);
+        let id = self.queue_id(name)?;
+        let queue = self.held_mut(id);
+        let before = &queue.head.settings;
+        let settings = before.patched(patch);
         settings.check()?;
-        head.settings = Arc::new(settings);
+        let single_active_changed = settings.single_active_consumer != before.single_active_consumer;
+        queue.set_settings(settings);
+        if single_active_changed {
+            self.single_active_changed(id);
+        }
+        self.touched.insert(id);
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn pause_queue(&mut self, name: &QueueName, paused: bool) -> Outcome {
+        let queue = self.queue_id(name)?;
+        self.held_mut(queue).head.paused = paused;
+        self.touched.insert(queue);
         Ok(Reply::Done)
     }
 

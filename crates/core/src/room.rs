@@ -7,7 +7,7 @@ use crate::command::Overflow;
 use crate::effect::DeadReason;
 use crate::ids::QueueId;
 use crate::outcome::{Exit, Rejection};
-use crate::queue::{Place, Tally};
+use crate::queue::Tally;
 
 /// What will come into queues and leave them, by plans that are not carried out.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +67,7 @@ impl Broker {
         }
         displacing.queues.push(queue);
         while self.held(queue).is_short_of_room(more) {
-            let Some(Place { position }) = self.held(queue).ready.first().copied() else {
+            let Some(position) = self.held(queue).first_droppable() else {
                 break;
             };
             if self.held(queue).head.settings.dead_letter_queue.is_some() {

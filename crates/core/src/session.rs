@@ -1,6 +1,7 @@
 //! Sessions: what a consumer's leases hang on, and on which node its
 //! connection is.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use crate::event::Returned;
 use crate::ids::{ConsumerId, Incarnation, Millis, NodeId, QueueId, QueueName, SessionId, Timestamp};
 use crate::limits;
 use crate::outcome::{Outcome, Rejection, Reply};
-use crate::queue::{State, Taker, check_lease, invalid};
+use crate::queue::{State, Taker, Turn, check_lease, invalid};
 
 /// All sessions.
 #[derive(Debug, Default)]
@@ -41,6 +42,14 @@ pub(crate) struct SessionHead {
     pub(crate) orphaned_until: Option<Timestamp>,
 }
 
+/// What a new consumer asks for, besides its queue.
+pub(crate) struct Asked<'a> {
+    pub(crate) credit: u32,
+    pub(crate) lease: Option<Millis>,
+    pub(crate) name: &'a str,
+    pub(crate) priority: i32,
+}
+
 /// One consumer. Persisted in snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Consumer {
@@ -48,7 +57,9 @@ pub(crate) struct Consumer {
     pub(crate) credit: u32,
     pub(crate) lease: Option<Millis>,
     pub(crate) name: String,
-    /// Its place among those that can take a message of the queue.
+    /// Higher ones are served first.
+    pub(crate) priority: i32,
+    /// Its place among those of its priority that can take a message of the queue.
     pub(crate) turn: u64,
     /// Index: leases that it has of this queue. Above the credit if that was
     /// lowered.
@@ -65,6 +76,11 @@ impl Session {
         }
     }
 
+    /// Its node's life is not over.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.head.orphaned_until.is_none()
+    }
+
     /// Leases that a consumer has of one queue.
     pub(crate) fn leases_of(&self, consumer: ConsumerId, queue: QueueId) -> usize {
         self.leases
@@ -76,6 +92,13 @@ impl Session {
 impl Consumer {
     pub(crate) fn has_free_credit(&self) -> bool {
         self.in_flight < self.credit
+    }
+
+    pub(crate) fn turn(&self) -> Turn {
+        Turn {
+            priority: Reverse(self.priority),
+            number: self.turn,
+        }
     }
 }
 
@@ -254,10 +277,14 @@ impl Broker {
         session: SessionId,
         id: ConsumerId,
         queue: &QueueName,
-        credit: u32,
-        lease: Option<Millis>,
-        name: &str,
+        asked: &Asked<'_>,
     ) -> Outcome {
+        let Asked {
+            credit,
+            lease,
+            name,
+            priority,
+        } = *asked;
         check_credit(credit)?;
         check_lease("lease_ms", lease)?;
         if name.len() > limits::CONSUMER_NAME_BYTES_MAX {
@@ -294,6 +321,7 @@ impl Broker {
             credit,
             lease,
             name: name.to_owned(),
+            priority,
             turn,
             in_flight,
         };
@@ -324,6 +352,7 @@ impl Broker {
 
     /// Takes a consumer out of its session and its queue; its leases stay.
     pub(crate) fn remove_consumer(&mut self, session: SessionId, id: ConsumerId) {
+        self.step_down(session, id);
         let held = self.sessions.by_id.get_mut(&session).expect("the caller saw it");
         let consumer = held.consumers.remove(&id).expect("the caller saw it");
         let queue = self
@@ -331,7 +360,7 @@ impl Broker {
             .get_mut(&consumer.queue)
             .expect("a queue outlives its consumers");
         queue.consumers.remove(&(session, id));
-        queue.takers.remove(&consumer.turn);
+        queue.takers.remove(&consumer.turn());
     }
 
     /// Whether a consumer stands among the takers of its queue: if its session
@@ -347,11 +376,33 @@ impl Broker {
             .queues
             .get_mut(&consumer.queue)
             .expect("a queue outlives its consumers");
-        if consumer.has_free_credit() && held.head.orphaned_until.is_none() {
-            queue.takers.insert(consumer.turn, Taker::Consumer(session, id));
+        if consumer.has_free_credit() && held.is_attached() {
+            queue.takers.insert(consumer.turn(), Taker::Consumer(session, id));
             self.touched.insert(consumer.queue);
         } else {
-            queue.takers.remove(&consumer.turn);
+            queue.takers.remove(&consumer.turn());
+        }
+        if queue.head.settings.single_active_consumer {
+            if held.is_attached() {
+                self.stand_by(session, id);
+            } else {
+                self.step_down(session, id);
+            }
+        }
+    }
+
+    /// A consumer goes to the back of those of its priority.
+    pub(crate) fn renew_turn(&mut self, session: SessionId, id: ConsumerId) {
+        let held = self.sessions.by_id.get_mut(&session).expect("the caller saw it");
+        let consumer = held.consumers.get_mut(&id).expect("the caller saw it");
+        let queue = self
+            .queues
+            .get_mut(&consumer.queue)
+            .expect("a queue outlives its consumers");
+        let before = consumer.turn();
+        consumer.turn = queue.next_turn();
+        if let Some(taker) = queue.takers.remove(&before) {
+            queue.takers.insert(consumer.turn(), taker);
         }
     }
 

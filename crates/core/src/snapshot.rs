@@ -25,7 +25,7 @@ use crate::graves::{Grave, GraveHead, Graves};
 use crate::hash::{RollingHash, encode_into};
 use crate::ids::{ClientId, ConsumerId, Incarnation, MessageId, NodeId, QueueId, SessionId, Timestamp};
 use crate::invariants;
-use crate::queue::{Head, Holder, Lease, Page, Pages, Place, Queue, Record, State, Taker, Tally};
+use crate::queue::{Head, Holder, Lease, Page, Pages, Place, Queue, Record, State, Taker, Tally, Turn};
 use crate::requests::{Client, ClientHead, Executed, Requests};
 use crate::session::{Consumer, Session, SessionHead};
 
@@ -520,6 +520,13 @@ fn check_references(broker: &Broker) -> Result<(), RestoreError> {
         }
     }
     for queue in broker.queues.values() {
+        let active = queue.head.active.filter(|(session, consumer)| {
+            let session = broker.sessions.by_id.get(session);
+            !session.is_some_and(|session| session.consumers.contains_key(consumer))
+        });
+        if let Some((session, consumer)) = active {
+            return dangling(format!("active consumer {}.{}", session.0, consumer.0));
+        }
         for (position, record) in queue.records.iter() {
             let State::Leased(Lease { holder, .. }) = record.state else {
                 continue;
@@ -543,7 +550,7 @@ fn build_indexes(broker: &mut Broker) {
         broker
             .held_mut(queue)
             .takers
-            .insert(turn, Taker::Waiter(client, sequence));
+            .insert(Turn::unranked(turn), Taker::Waiter(client, sequence));
         broker.deadlines.insert(until, Due::Waiter { client, sequence });
     }
     for id in broker.sessions.by_id.keys().copied().collect::<Vec<_>>() {
@@ -568,14 +575,15 @@ fn build_indexes(broker: &mut Broker) {
             broker.held_mut(id).lookup.insert(position, record);
             // Most are of this kind; their index is built faster as a whole.
             if record.state == State::Ready && record.due().is_none() {
-                let tally = &mut broker.held_mut(id).tallies.ready;
-                *tally = tally.plus(Tally::of(record));
-                ready.push(Place { position });
+                let queue = broker.held_mut(id);
+                queue.tallies.ready = queue.tallies.ready.plus(Tally::of(record));
+                ready.push(Place::of(record, position, &queue.head.settings));
             } else {
                 broker.index_record(id, position);
             }
         }
-        broker.held_mut(id).ready.append(&mut ready.into_iter().collect());
+        let order = &mut broker.held_mut(id).order;
+        order.ready.append(&mut ready.into_iter().collect());
     }
     // What could be assigned was assigned before the snapshot was taken.
     broker.touched.clear();

@@ -20,6 +20,16 @@ pub struct QueueView {
     pub settings: Settings,
     /// What it holds, and what went through it.
     pub counts: QueueCounts,
+    /// It gives out nothing.
+    pub paused: bool,
+    /// With a single active consumer: the name of the active one, or if it has
+    /// none its session and id as `SESSION.ID`.
+    pub active_consumer: Option<String>,
+    /// When the ready message was published that is leased next; if all of them
+    /// wait for others of their groups, the one of the lowest position.
+    pub oldest_ready: Option<Timestamp>,
+    /// When the message was published that has been leased for longest.
+    pub oldest_leased: Option<Timestamp>,
 }
 
 /// What a queue holds, and what went through it since it was declared:
@@ -55,6 +65,8 @@ pub struct QueueCounts {
     pub moved: u64,
     /// Leases of a message that had been leased before.
     pub redelivered: u64,
+    /// Groups that have messages, in any state.
+    pub groups: u64,
 }
 
 /// Sums over the broker.
@@ -112,7 +124,7 @@ impl Broker {
     /// One queue.
     #[must_use]
     pub fn queue(&self, name: &QueueName) -> Option<QueueView> {
-        self.names.get(name).map(|id| self.queues[id].view())
+        self.names.get(name).map(|id| self.queue_view(*id))
     }
 
     /// The settings of one queue.
@@ -126,7 +138,28 @@ impl Broker {
     pub fn queues(&self, after: Option<&QueueName>, limit: usize) -> Vec<QueueView> {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let names = self.names.range::<QueueName, _>((start, Bound::Unbounded));
-        names.take(limit).map(|(_, id)| self.queues[id].view()).collect()
+        names.take(limit).map(|(_, id)| self.queue_view(*id)).collect()
+    }
+
+    fn queue_view(&self, id: QueueId) -> QueueView {
+        let queue = self.held(id);
+        QueueView {
+            name: queue.head.name.clone(),
+            id,
+            settings: queue.head.settings.as_ref().clone(),
+            counts: queue.counts(),
+            paused: queue.head.paused,
+            active_consumer: queue.head.active.map(|active| self.consumer_name(active)),
+            oldest_ready: queue.oldest_ready(),
+            oldest_leased: queue.oldest_leased(),
+        }
+    }
+
+    fn consumer_name(&self, (session, id): (SessionId, ConsumerId)) -> String {
+        match self.sessions.by_id[&session].consumers[&id].name.as_str() {
+            "" => format!("{}.{}", session.0, id.0),
+            name => name.to_owned(),
+        }
     }
 
     /// Sums over all queues; walks through them.
@@ -191,15 +224,6 @@ impl Broker {
 }
 
 impl Queue {
-    fn view(&self) -> QueueView {
-        QueueView {
-            name: self.head.name.clone(),
-            id: self.head.id,
-            settings: self.head.settings.as_ref().clone(),
-            counts: self.counts(),
-        }
-    }
-
     pub(crate) fn counts(&self) -> QueueCounts {
         let totals = self.head.totals;
         QueueCounts {
@@ -217,6 +241,7 @@ impl Queue {
             deleted: totals.deleted,
             moved: totals.moved,
             redelivered: totals.redelivered,
+            groups: 0,
         }
     }
 }
@@ -237,5 +262,6 @@ impl QueueCounts {
         self.deleted += other.deleted;
         self.moved += other.moved;
         self.redelivered += other.redelivered;
+        self.groups += other.groups;
     }
 }

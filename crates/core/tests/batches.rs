@@ -122,6 +122,10 @@ fn requests() -> Vec<Request> {
         Command::NodeUp { node, incarnation },
         Command::NodeDown { node, incarnation },
         Command::Tick,
+        Command::PauseQueue {
+            name: queue(),
+            paused: true,
+        },
     ];
     let id = |n| RequestId {
         client: ClientId(0x1234_5678_9abc_def0),

@@ -11,20 +11,21 @@
 //!
 //! | Command | |
 //! |---|---|
-//! | `declare`, `update` QUEUE [setting=…] | `lease max_deliveries dead_letter_queue max_length max_bytes overflow ttl backoff backoff_max` |
+//! | `declare`, `update` QUEUE [setting=…] | `lease max_deliveries dead_letter_queue max_length max_bytes overflow ttl backoff backoff_max ageing group_concurrency group_weights single_active` |
+//! | `pause`, `resume` QUEUE | |
 //! | `purge` QUEUE [states=ready,delayed,dead], `delete` QUEUE [if_empty] [if_unused] | |
-//! | `publish` QUEUE LABEL… [delay= at= ttl= bytes= priority=] | or `count=` instead of labels |
+//! | `publish` QUEUE LABEL… [delay= at= ttl= bytes= priority= group=] | or `count=` instead of labels |
 //! | `lease` QUEUE [max= lease= wait= node=] | |
 //! | `ack release` GRANT…, `nack` GRANT… [delay= reason=], `reject` GRANT… [reason=], `extend` GRANT… [lease=] | |
 //! | `attach` SESSION [node= life=], `close` SESSION [epoch=] | epoch: the last one unless given |
-//! | `consume` SESSION QUEUE [consumer= credit= lease= name=], `cancel` SESSION, `credit` SESSION N | |
+//! | `consume` SESSION QUEUE [consumer= credit= lease= name= priority=], `cancel` SESSION, `credit` SESSION N | |
 //! | `node-up`, `node-down` NODE life= | |
 //! | `tick` [SPAN] | lets time pass and applies an entry |
 //! | `wait` SPAN | lets time pass |
 //! | `begin`, `commit` | what is between goes into one entry |
 //! | `browse` QUEUE [from= max= scan= state= reason= id=LABEL dedup= before= since= dead_letters=yes] | several states: `ready,dead` |
 //! | `find` QUEUE LABEL, `find` QUEUE dedup= | |
-//! | `counts` QUEUE, `settings` QUEUE, `queues`, `session` SESSION, `deadline`, `snapshot` | |
+//! | `counts` QUEUE, `show` QUEUE, `explain` QUEUE, `settings` QUEUE, `queues`, `session` SESSION, `deadline`, `snapshot` | |
 //!
 //! Any command takes `id=CLIENT/SEQUENCE/OLDEST`.
 
@@ -36,10 +37,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use goldenscript::{ArgumentConsumer, Context, Runner};
-use quorate_core::browse::{Filter, MessageView};
+use quorate_core::browse::{Filter, MessageView, Obstacle};
 use quorate_core::command::{
-    Command, NewMessage, Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch, Settlement,
-    Verdict,
+    Command, Labels, NewMessage, Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch,
+    Settlement, Verdict,
 };
 use quorate_core::effect::{DeadReason, Effect, Leased};
 use quorate_core::event::LeasedBy;
@@ -68,7 +69,7 @@ macro_rules! topics {
     };
 }
 
-topics! { browse consumers dead_letter delay expiry leases limits queues requests sessions snapshot }
+topics! { browse consumers dead_letter delay expiry leases limits operating order queues requests sessions single_active snapshot }
 
 /// Runs all scripts of a topic, and names those that fail.
 fn run_all(topic: &str) {
@@ -463,6 +464,7 @@ impl Script {
                     ("dropped", c.dropped),
                     ("deleted", c.deleted),
                     ("redelivered", c.redelivered),
+                    ("groups", c.groups),
                 ] {
                     if count > 0 {
                         write!(out, "{name}={count} ")?;
@@ -470,6 +472,28 @@ impl Script {
                 }
                 if out.is_empty() {
                     out.push_str("nothing");
+                }
+            }
+            "show" => {
+                let view = self.broker.queue(&queue(&mut args)?).ok_or("no such queue")?;
+                let or_none = |at: Option<Timestamp>| at.map_or_else(|| "none".to_owned(), time);
+                let (ready, leased) = (or_none(view.oldest_ready), or_none(view.oldest_leased));
+                write!(
+                    out,
+                    "paused={} oldest_ready={ready} oldest_leased={leased}",
+                    view.paused
+                )?;
+                if let Some(active) = view.active_consumer {
+                    write!(out, " active={active}")?;
+                }
+            }
+            "explain" => {
+                let obstacles = self.broker.explain(&queue(&mut args)?).ok_or("no such queue")?;
+                for found in &obstacles {
+                    writeln!(out, "{}", obstacle(*found))?;
+                }
+                if obstacles.is_empty() {
+                    out.push_str("nothing is in the way");
                 }
             }
             "settings" => {
@@ -565,6 +589,10 @@ impl Script {
                 name: queue(&mut args)?,
                 states: purge_states(&mut args)?,
             },
+            "pause" | "resume" => Command::PauseQueue {
+                name: queue(&mut args)?,
+                paused: command.name == "pause",
+            },
             "delete" => {
                 let name = queue(&mut args)?;
                 let flags: Vec<&str> = rest(&mut args).collect();
@@ -580,7 +608,8 @@ impl Script {
                     delay: span(&mut args, "delay")?.unwrap_or_default(),
                     deliver_at: moment(&mut args, "at")?.unwrap_or_default(),
                     ttl: span(&mut args, "ttl")?.unwrap_or_default(),
-                    ..NewMessage::default()
+                    priority: u8::try_from(number(&mut args, "priority", 0)?)?,
+                    labels: labels(&mut args),
                 };
                 let bytes = u32::try_from(number(&mut args, "bytes", 1)?)?;
                 let count = number(&mut args, "count", 0)?;
@@ -637,7 +666,7 @@ impl Script {
                 credit: u32::try_from(number(&mut args, "credit", 1)?)?,
                 lease: span(&mut args, "lease")?,
                 name: args.take_key("name").unwrap_or_default().to_owned(),
-                priority: 0,
+                priority: args.take_key("priority").unwrap_or("0").parse()?,
             },
             "cancel" => Command::CancelConsumer {
                 session: session(&mut args)?,
@@ -824,6 +853,47 @@ fn request_id(text: &str) -> Result<RequestId> {
     })
 }
 
+/// `A:2,B:3`, or `none`.
+fn weights(text: &str) -> Result<BTreeMap<String, u32>> {
+    let weights = text.split(',').filter(|_| text != "none").map(|weight| {
+        let (group, weight) = weight.split_once(':').ok_or("a weight is GROUP:N")?;
+        Ok((group.to_owned(), weight.parse()?))
+    });
+    weights.collect()
+}
+
+/// None if there are none.
+fn labels(args: &mut ArgumentConsumer<'_>) -> Option<Box<Labels>> {
+    let labels = Labels {
+        group: args.take_key("group").unwrap_or_default().to_owned(),
+        ..Labels::default()
+    };
+    (labels != Labels::default()).then(|| labels.into())
+}
+
+fn obstacle(obstacle: Obstacle) -> String {
+    match obstacle {
+        Obstacle::Paused => "paused".to_owned(),
+        Obstacle::Empty => "empty".to_owned(),
+        Obstacle::NoConsumer { ready } => format!("no consumer for {ready} ready"),
+        Obstacle::NoCredit { consumers, in_flight } => {
+            format!("no credit: {consumers} consumer(s) hold {in_flight}")
+        }
+        Obstacle::GroupsBusy { groups, messages } => format!("{groups} busy group(s) with {messages} ready"),
+        Obstacle::SingleActiveBusy { leases, until } => {
+            format!("{leases} lease(s) of others, the last until {}", time(until))
+        }
+        Obstacle::Delayed { messages, until } => {
+            format!("{messages} delayed, the first until {}", time(until))
+        }
+        Obstacle::AllLeased { messages, until } => {
+            format!("all {messages} leased, the first until {}", time(until))
+        }
+        Obstacle::DeadLetterBacklog { messages } => format!("{messages} dead letter(s) wait for room"),
+        Obstacle::Full => "full".to_owned(),
+    }
+}
+
 fn settings(args: &mut ArgumentConsumer<'_>) -> Result<SettingsPatch> {
     let int = |args: &mut ArgumentConsumer<'_>, key| args.take_key(key).map(str::parse::<u64>).transpose();
     Ok(SettingsPatch {
@@ -845,6 +915,10 @@ fn settings(args: &mut ArgumentConsumer<'_>) -> Result<SettingsPatch> {
         message_ttl: span(args, "ttl")?,
         backoff_initial: span(args, "backoff")?,
         backoff_max: span(args, "backoff_max")?,
+        priority_ageing: span(args, "ageing")?,
+        group_concurrency: int(args, "group_concurrency")?.map(u32::try_from).transpose()?,
+        group_weights: args.take_key("group_weights").map(weights).transpose()?,
+        single_active_consumer: args.take_key("single_active").map(str::parse).transpose()?,
         ..SettingsPatch::default()
     })
 }

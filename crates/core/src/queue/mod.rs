@@ -6,10 +6,12 @@
 
 mod backoff;
 mod lookup;
+mod order;
 mod pages;
 mod record;
 mod settings;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Sum;
 use std::sync::Arc;
@@ -18,9 +20,10 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use backoff::backoff;
 pub(crate) use lookup::Lookup;
+pub(crate) use order::{Order, Place};
 pub(crate) use pages::{Page, Pages};
 pub(crate) use record::{Holder, Lease, Record, State};
-pub(crate) use settings::{check_lease, check_span, invalid};
+pub(crate) use settings::{check_group, check_lease, check_span, invalid};
 
 use crate::command::{Overflow, Settings};
 use crate::ids::{ClientId, ConsumerId, QueueId, QueueName, SessionId};
@@ -32,14 +35,16 @@ use crate::outcome::Exit;
 pub(crate) struct Queue {
     pub(crate) head: Head,
     pub(crate) records: Pages<Record>,
-    /// The ready messages, in the order in which they are leased.
-    pub(crate) ready: BTreeSet<Place>,
+    pub(crate) order: Order,
     pub(crate) lookup: Lookup,
     pub(crate) tallies: Tallies,
-    /// Who could take a message now, by turn.
-    pub(crate) takers: BTreeMap<u64, Taker>,
+    /// Who could take a message now, but for what a pause or a single active
+    /// consumer forbids, in order of service.
+    pub(crate) takers: BTreeMap<Turn, Taker>,
     /// All consumers, also those that have no free credit.
     pub(crate) consumers: BTreeSet<(SessionId, ConsumerId)>,
+    /// With a single active consumer: those that could become active.
+    pub(crate) standby: BTreeMap<Turn, (SessionId, ConsumerId)>,
 }
 
 /// What is persisted of a queue besides its messages; cheap to clone.
@@ -53,6 +58,10 @@ pub(crate) struct Head {
     /// Who takes a message gets this turn for the next.
     pub(crate) next_turn: u64,
     pub(crate) totals: Totals,
+    /// Nothing is given out.
+    pub(crate) paused: bool,
+    /// With a single active consumer: which it is.
+    pub(crate) active: Option<(SessionId, ConsumerId)>,
 }
 
 /// What entered and left since the queue was declared.
@@ -68,11 +77,11 @@ pub(crate) struct Totals {
     pub(crate) redelivered: u64,
 }
 
-/// Where a ready message stands in its queue's order. A priority will stand
-/// before the position.
+/// When it is somebody's turn to take a message; lower comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
-    pub(crate) position: u64,
+pub(crate) struct Turn {
+    pub(crate) priority: Reverse<i32>,
+    pub(crate) number: u64,
 }
 
 /// Messages and bytes by state.
@@ -105,14 +114,16 @@ impl Queue {
         Self {
             head,
             records: Pages::default(),
-            ready: BTreeSet::new(),
+            order: Order::default(),
             lookup: Lookup::default(),
             tallies: Tallies::default(),
             takers: BTreeMap::new(),
             consumers: BTreeSet::new(),
+            standby: BTreeMap::new(),
         }
     }
 
+    /// The number of a turn behind all others of the same priority.
     pub(crate) fn next_turn(&mut self) -> u64 {
         self.head.next_turn += 1;
         self.head.next_turn
@@ -184,6 +195,16 @@ impl Totals {
     /// All that left, in whatever way.
     pub(crate) fn left(&self) -> u64 {
         self.acked + self.expired + self.dead_lettered + self.dropped + self.deleted + self.moved
+    }
+}
+
+impl Turn {
+    /// Of those that have no priority of their own.
+    pub(crate) fn unranked(number: u64) -> Self {
+        Self {
+            priority: Reverse(0),
+            number,
+        }
     }
 }
 

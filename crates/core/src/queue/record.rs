@@ -95,6 +95,12 @@ pub(crate) struct Extra {
     pub(crate) deaths: Vec<QueueId>,
 }
 
+impl Lease {
+    pub(crate) fn is_held_by(&self, session: SessionId, consumer: ConsumerId) -> bool {
+        self.holder == Holder::Consumer { session, consumer }
+    }
+}
+
 impl Record {
     /// When something happens to this message by itself; a record stands in
     /// the broker's deadlines exactly once if there is such a time.

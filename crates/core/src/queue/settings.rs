@@ -114,8 +114,39 @@ impl Settings {
         }
         check_span("message_ttl_ms", self.message_ttl)?;
         check_span("backoff_initial_ms", self.backoff_initial)?;
-        check_span("backoff_max_ms", self.backoff_max)
+        check_span("backoff_max_ms", self.backoff_max)?;
+        check_span("priority_ageing_ms", self.priority_ageing)?;
+        if !(1..=limits::GROUP_CONCURRENCY_MAX).contains(&self.group_concurrency) {
+            let (max, is) = (limits::GROUP_CONCURRENCY_MAX, self.group_concurrency);
+            return Err(invalid("group_concurrency", format!("1 to {max}, not {is}")));
+        }
+        check_weights(&self.group_weights)
     }
+}
+
+fn check_weights(weights: &BTreeMap<String, u32>) -> Result<(), Rejection> {
+    const FIELD: &str = "group_weights";
+    if weights.len() > limits::GROUP_WEIGHTS_MAX {
+        let (max, is) = (limits::GROUP_WEIGHTS_MAX, weights.len());
+        return Err(invalid(FIELD, format!("at most {max} groups, not {is}")));
+    }
+    for (group, weight) in weights {
+        check_group(FIELD, group)?;
+        if !(1..=limits::GROUP_WEIGHT_MAX).contains(weight) {
+            let max = limits::GROUP_WEIGHT_MAX;
+            return Err(invalid(FIELD, format!("1 to {max}, not {weight}, for {group:?}")));
+        }
+    }
+    Ok(())
+}
+
+/// The name of a group is within its bound.
+pub(crate) fn check_group(field: &str, group: &str) -> Result<(), Rejection> {
+    if group.len() > limits::GROUP_BYTES_MAX {
+        let (max, is) = (limits::GROUP_BYTES_MAX, group.len());
+        return Err(invalid(field, format!("at most {max} bytes, not {is}")));
+    }
+    Ok(())
 }
 
 /// A lease, if one is given, is within its bounds.

@@ -1,0 +1,120 @@
+//! In which order a queue gives out its messages.
+//!
+//! A message has its place from when it enters until it leaves: by priority,
+//! and by position among equals. Whatever brings it back (a nack, a release, the
+//! end of its lease or of its holder's session, a delay that passed) brings it
+//! back to that place, before all that have a later one.
+//!
+//! With ageing, a message counts as if it had been published earlier by one
+//! ageing interval for each step of its priority. So its place never changes,
+//! and it still overtakes those that came later with a higher priority.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Head, Queue, Record, State};
+use crate::command::Settings;
+use crate::ids::{Millis, Timestamp};
+use crate::limits::PRIORITY_MAX;
+
+/// The messages of a queue by state and order. An index.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// The ready messages, in the order in which they are leased.
+    pub(crate) ready: BTreeSet<Place>,
+    /// The delayed messages, by when they are due.
+    pub(crate) delayed: BTreeSet<(Timestamp, u64)>,
+    /// Positions of the leased messages, by the number of the grant.
+    pub(crate) leased: BTreeMap<u64, u64>,
+}
+
+/// Where a ready message stands among those of its queue; lower comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// Falls as the priority rises.
+    rank: u64,
+    pub(crate) position: u64,
+}
+
+impl Place {
+    pub(crate) fn of(record: &Record, position: u64, settings: &Settings) -> Self {
+        let below = u64::from(PRIORITY_MAX.saturating_sub(record.priority));
+        let rank = match settings.priority_ageing {
+            Millis(0) => below,
+            Millis(ageing) => record.published_at.0.saturating_add(below.saturating_mul(ageing)),
+        };
+        Self { rank, position }
+    }
+}
+
+impl Order {
+    /// Enters a record into the books of its state.
+    pub(crate) fn enlist(&mut self, position: u64, record: &Record, head: &Head) {
+        match record.state {
+            State::Ready => {
+                self.ready.insert(Place::of(record, position, &head.settings));
+            }
+            State::Delayed { until } => {
+                self.delayed.insert((until, position));
+            }
+            State::Leased(lease) => {
+                self.leased.insert(lease.grant, position);
+            }
+            State::Dead { .. } => {}
+        }
+    }
+
+    /// Takes a record out of the books of its state.
+    pub(crate) fn strike(&mut self, position: u64, record: &Record, head: &Head) {
+        match record.state {
+            State::Ready => {
+                self.ready.remove(&Place::of(record, position, &head.settings));
+            }
+            State::Delayed { until } => {
+                self.delayed.remove(&(until, position));
+            }
+            State::Leased(lease) => {
+                self.leased.remove(&lease.grant);
+            }
+            State::Dead { .. } => {}
+        }
+    }
+}
+
+impl Queue {
+    /// The message that is given out next, if there is one that can be.
+    pub(crate) fn next_ready(&self) -> Option<u64> {
+        self.order.ready.first().map(|place| place.position)
+    }
+
+    /// The ready message that makes room for another, if there is one.
+    pub(crate) fn first_droppable(&self) -> Option<u64> {
+        self.next_ready()
+    }
+
+    /// Takes new settings; the order is theirs from now on.
+    pub(crate) fn set_settings(&mut self, settings: Settings) {
+        let reordered = settings.priority_ageing != self.head.settings.priority_ageing;
+        self.head.settings = settings.into();
+        if reordered {
+            let ready = std::mem::take(&mut self.order.ready);
+            let places = ready.into_iter().map(|Place { position, .. }| {
+                let record = self.records.get(position).expect("ready messages are there");
+                Place::of(record, position, &self.head.settings)
+            });
+            self.order.ready = places.collect();
+        }
+    }
+
+    /// When the message that is given out next was published; if none can be,
+    /// the ready one that would make room.
+    pub(crate) fn oldest_ready(&self) -> Option<Timestamp> {
+        let position = self.next_ready().or_else(|| self.first_droppable())?;
+        Some(self.records.get(position)?.published_at)
+    }
+
+    /// When the message was published that has been leased for longest.
+    pub(crate) fn oldest_leased(&self) -> Option<Timestamp> {
+        let (_, position) = self.order.leased.first_key_value()?;
+        Some(self.records.get(*position)?.published_at)
+    }
+}
