@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::assign::{Pull, Waiters};
 use crate::command::{Command, Request};
+use crate::contents::SharedContents;
 use crate::deadlines::{Deadlines, Due};
 use crate::effect::Effect;
 use crate::event::{Change, Event, Returned};
+use crate::exchange::Exchanges;
 use crate::graves::Graves;
 use crate::hash::RollingHash;
 use crate::ids::{Incarnation, NodeId, QueueId, QueueName, Timestamp};
@@ -72,6 +74,9 @@ pub struct Broker {
     pub(crate) queues: BTreeMap<QueueId, Queue>,
     /// Index.
     pub(crate) names: BTreeMap<QueueName, QueueId>,
+    pub(crate) exchanges: Exchanges,
+    /// Index.
+    pub(crate) shared: SharedContents,
     pub(crate) sessions: Sessions,
     pub(crate) nodes: BTreeMap<NodeId, Incarnation>,
     pub(crate) waiters: Waiters,
@@ -269,6 +274,7 @@ impl Broker {
             Command::NodeUp { node, incarnation } => self.node_up(*node, *incarnation),
             Command::NodeDown { node, incarnation } => self.node_down(*node, *incarnation),
             Command::Tick => Ok(Reply::Done),
+<<<<<<< HEAD
             Command::PauseQueue { name, paused } => self.pause_queue(name, *paused),
             Command::DeclareExchange { .. }
             | Command::UpdateExchange { .. }
@@ -277,6 +283,18 @@ impl Broker {
             | Command::Unbind(_)
             | Command::Transact { .. }
             | Command::Operate { .. } => Err(Rejection::LimitExceeded("under construction".to_owned())),
+=======
+            Command::DeclareExchange { name, kind, settings } => {
+                self.declare_exchange(name, *kind, settings, ordinal)
+            }
+            Command::UpdateExchange { name, settings } => self.update_exchange(name, settings),
+            Command::DeleteExchange { name, if_unused } => self.delete_exchange(name, *if_unused),
+            Command::Bind(binding) => self.bind(binding),
+            Command::Unbind(binding) => self.unbind(binding),
+            Command::PauseQueue { .. } | Command::Transact { .. } | Command::Operate { .. } => {
+                Err(Rejection::LimitExceeded("under construction".to_owned()))
+            }
+>>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
         }
     }
 

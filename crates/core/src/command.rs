@@ -291,7 +291,7 @@ pub enum ExchangeKind {
 }
 
 /// Settings of an exchange; see `ExchangeSettings` in the public API for bounds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExchangeSettings {
     /// Takes what this one has no route for.
     pub alternate: Option<ExchangeName>,

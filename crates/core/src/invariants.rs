@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::broker::Broker;
+use crate::contents::SharedContents;
 use crate::deadlines::Due;
+use crate::exchange::{Exchange, Exchanges};
 use crate::ids::{ConsumerId, QueueId, SessionId, Timestamp};
 use crate::queue::{Holder, Lease, Lookup, Order, Queue, State, Taker, Tallies, Tally, Turn};
 
@@ -37,6 +39,8 @@ pub fn check(broker: &Broker) -> Vec<Violation> {
     for (id, queue) in &broker.queues {
         checker.check_queue(*id, queue);
     }
+    checker.check_exchanges();
+    checker.check_shared();
     checker.check_sessions();
     checker.check_waiters();
     checker.check_deadlines();
@@ -237,6 +241,61 @@ impl Checker<'_> {
         let standby = queue.standby.iter().map(|(turn, consumer)| (*turn, *consumer));
         self.ensure(attached.into_iter().eq(standby), || {
             format!("queue {name}: those that stand by are not its consumers")
+        });
+    }
+
+    /// Invariants 8 and 9.
+    fn check_exchanges(&mut self) {
+        let exchanges = &self.broker.exchanges;
+        let mut recounted = Exchanges::default();
+        for exchange in exchanges.by_id.values() {
+            let fresh = recounted.insert(Exchange::new(exchange.head.clone()));
+            self.ensure(fresh, || {
+                format!("exchange {} is there twice", exchange.head.name)
+            });
+        }
+        for (id, exchange) in &exchanges.by_id {
+            for binding in exchange.bindings.iter() {
+                match self.broker.node(&binding.destination) {
+                    Ok(node) => {
+                        recounted.bind(*id, node, binding.clone());
+                    }
+                    Err(missing) => self.ensure(false, || format!("{binding:?}: {missing}")),
+                }
+                self.ensure(binding.source == exchange.head.name, || {
+                    format!("{binding:?} leads from another exchange")
+                });
+            }
+        }
+        for (id, exchange) in &exchanges.by_id {
+            self.ensure(exchange.router == recounted.held(*id).router, || {
+                format!(
+                    "exchange {}: its router is not that of its bindings",
+                    exchange.head.name
+                )
+            });
+        }
+        let same = exchanges.names == recounted.names
+            && exchanges.sources == recounted.sources
+            && exchanges.bindings == recounted.bindings;
+        self.ensure(same, || {
+            "exchanges by name, or bindings by what they lead to, are not those that are there".into()
+        });
+    }
+
+    /// Invariant 8: references to shared contents.
+    fn check_shared(&mut self) {
+        let mut recounted = SharedContents::default();
+        let queues = self.broker.queues.values().map(|queue| &queue.records);
+        let graves = self.broker.graves.queue.iter().map(|grave| &grave.records);
+        for records in queues.chain(graves) {
+            records.iter().for_each(|(_, record)| recounted.count(record));
+        }
+        self.ensure(recounted == self.broker.shared, || {
+            format!(
+                "references to contents are {:?}, recounted {recounted:?}",
+                self.broker.shared
+            )
         });
     }
 

@@ -7,7 +7,7 @@
 
 use crate::broker::Broker;
 use crate::deadlines::Due;
-use crate::effect::{DeadLetter, DeadReason, Effect};
+use crate::effect::{DeadLetter, DeadReason};
 use crate::event::{Change, Returned};
 use crate::ids::{Millis, QueueId, QueueName, Timestamp};
 use crate::limits::{DEATHS_MAX, DISPLACEMENTS_MAX};
@@ -169,12 +169,6 @@ impl Broker {
         *self.held_mut(queue).head.totals.of_mut(exit) += 1;
         self.tell(queue, record.id, left);
         record
-    }
-
-    /// A record that referred to a content is gone. Today each content has one
-    /// record; counts of references join here.
-    pub(crate) fn drop_content(&mut self, record: &Record) {
-        self.effects.push(Effect::ContentDropped { id: record.id });
     }
 
     // ------------------------------------------------ records and their indexes

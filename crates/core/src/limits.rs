@@ -44,6 +44,22 @@ pub const CONSUMER_NAME_BYTES_MAX: usize = 255;
 
 /// Most queues.
 pub const QUEUES_MAX: usize = 100_000;
+/// Most exchanges.
+pub const EXCHANGES_MAX: usize = 10_000;
+/// Most bindings of all exchanges together.
+pub const BINDINGS_MAX: usize = 100_000;
+/// Most messages that one publish may bring into queues: each counts once for
+/// each queue that gets it.
+pub const ROUTES_PER_PUBLISH_MAX: usize = 65_536;
+/// Most bytes of a routing key or a topic pattern.
+pub const ROUTING_KEY_BYTES_MAX: usize = 255;
+/// Most headers that a binding may ask for.
+pub const BINDING_HEADERS_MAX: usize = 64;
+/// Most bytes of the headers of one message or one binding, names and values
+/// together: 64 KiB.
+pub const HEADER_BYTES_MAX: usize = 64 * 1024;
+/// Most dedup ids that a queue or an exchange can be set to remember.
+pub const DEDUP_COUNT_MAX: u32 = 1_000_000;
 /// Most sessions.
 pub const SESSIONS_MAX: usize = 100_000;
 /// Most consumers in one session.

@@ -6,9 +6,12 @@
 //! between but other plans that one [`Account`] was kept of. So several publishes
 //! can be planned together before any of them is done.
 
+use std::collections::BTreeMap;
+
 use crate::broker::Broker;
-use crate::command::{NewMessage, Publish, Target};
+use crate::command::{Labels, NewMessage, Publish, Target};
 use crate::event::Change;
+use crate::exchange::{ExchangeId, Flow, Routed, check_header_bytes, check_routing_key};
 use crate::ids::{ExchangeName, MessageId, QueueId};
 use crate::limits;
 use crate::outcome::{Duplicate, Outcome, Published, Rejection, Reply};
@@ -18,14 +21,18 @@ use crate::room::{Account, Displacing};
 /// A publish of which it is known what becomes of every message.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
-    messages: &'a [NewMessage],
+    pub(crate) messages: &'a [NewMessage],
+    /// The exchange it is published to.
+    pub(crate) exchange: Option<&'a ExchangeName>,
     /// Lengths in bytes, one for each message.
     contents: &'a [u32],
     /// Number of the first content in the entry.
     first: u32,
     routes: Routes,
-    /// By place in the publish.
+    /// By place in the publish; these go nowhere.
     unroutable: Vec<u32>,
+    /// What came through each exchange.
+    flows: BTreeMap<ExchangeId, Flow>,
     /// In order; these go nowhere.
     duplicates: Vec<Duplicate>,
 }
@@ -35,13 +42,22 @@ pub(crate) struct Plan<'a> {
 enum Routes {
     /// All that are no duplicates go to one queue: nothing is kept of each.
     One(QueueId),
+    /// By queue, and for each by place in the publish.
+    Many(Vec<(QueueId, u32)>),
 }
+
+/// Of a message without labels.
+static NO_HEADERS: BTreeMap<String, String> = BTreeMap::new();
 
 impl Broker {
     /// `first` is the number of the first message's content in the entry.
     pub(crate) fn publish(&mut self, publish: &Publish, first: u32, contents: &[u32]) -> Outcome {
         let plan = self.plan_publish(publish, first, contents, &Account::default())?;
-        let published = self.carry_out(&plan, &mut Displacing::default());
+        let mut displacing = Displacing::default();
+        if let Routes::Many(_) = plan.routes {
+            displacing.promised = plan.needs().collect();
+        }
+        let published = self.carry_out(&plan, &mut displacing);
         Ok(Reply::Published(published))
     }
 
@@ -53,56 +69,112 @@ impl Broker {
         contents: &'a [u32],
         account: &Account,
     ) -> Result<Plan<'a>, Rejection> {
-        let messages = &publish.messages;
-        self.check_messages(messages, contents)?;
-        let routes = match &publish.target {
-            Target::Queue(name) => Routes::One(self.queue_id(name)?),
-            Target::Exchange { name, .. } => return Err(Rejection::ExchangeNotFound(name.clone())),
-        };
-        // Deduplication decides here: what is a duplicate needs no room.
-        let plan = Plan {
-            messages,
+        self.check_messages(&publish.messages, contents)?;
+        let mut plan = Plan {
+            messages: &publish.messages,
+            exchange: None,
             contents,
             first,
-            routes,
+            routes: Routes::Many(Vec::new()),
             unroutable: Vec::new(),
+            flows: BTreeMap::new(),
             duplicates: Vec::new(),
         };
+        match &publish.target {
+            Target::Queue(name) => plan.routes = Routes::One(self.queue_id(name)?),
+            Target::Exchange { name, mandatory } => self.route_all(&mut plan, name, *mandatory)?,
+        }
+        // Deduplication decides here: what is a duplicate needs no room.
         plan.needs()
             .try_for_each(|(queue, more)| self.check_room(queue, more, account))?;
         Ok(plan)
     }
 
+    /// Finds the queues of all messages.
+    fn route_all<'a>(
+        &self,
+        plan: &mut Plan<'a>,
+        name: &'a ExchangeName,
+        mandatory: bool,
+    ) -> Result<(), Rejection> {
+        let exchange = self.exchanges.id(name)?;
+        plan.exchange = Some(name);
+        let mut routed = Routed::default();
+        let mut routes = Vec::new();
+        for (place, message) in (0..).zip(plan.messages) {
+            let labels = message.labels.as_deref();
+            let key = labels.map_or("", |labels| &labels.routing_key);
+            let headers = labels.map_or(&NO_HEADERS, |labels| &labels.headers);
+            self.route(exchange, key, headers, &mut routed);
+            if routed.queues.is_empty() {
+                if mandatory {
+                    let (exchange, routing_key) = (name.clone(), key.to_owned());
+                    return Err(Rejection::Unroutable {
+                        exchange,
+                        routing_key,
+                    });
+                }
+                plan.unroutable.push(place);
+            }
+            routes.extend(routed.queues.iter().map(|queue| (*queue, place)));
+            if routes.len() > limits::ROUTES_PER_PUBLISH_MAX {
+                let max = limits::ROUTES_PER_PUBLISH_MAX;
+                return Err(Rejection::LimitExceeded(format!("{max} messages by one publish")));
+            }
+        }
+        routes.sort_unstable();
+        plan.routes = Routes::Many(routes);
+        plan.flows = routed.flows;
+        Ok(())
+    }
+
     /// Does what was planned. `displacing` has the room that was promised to this
     /// plan among others, if there are others.
     pub(crate) fn carry_out(&mut self, plan: &Plan<'_>, displacing: &mut Displacing) -> Published {
-        for (queue, more) in plan.needs() {
-            displacing.redeem(queue, more);
-            self.make_room(queue, more, displacing);
-        }
-        match plan.routes {
-            Routes::One(queue) => {
-                for place in plan.taken() {
-                    let record = self.new_record(queue, plan, place);
-                    self.enter(queue, record, None);
+        match &plan.routes {
+            Routes::One(queue) => self.enter(plan, *queue, plan.taken(), &[], displacing),
+            Routes::Many(routes) => {
+                let copies = plan.copies();
+                for routes in by_queue(routes) {
+                    let places = routes.iter().map(|(_, place)| *place);
+                    self.enter(plan, routes[0].0, places, &copies, displacing);
                 }
             }
         }
+        self.count_flows(&plan.flows);
         plan.published(self.index)
     }
 
-    /// A message enters a queue by a publish.
-    fn enter(&mut self, queue: QueueId, record: Record, exchange: Option<ExchangeName>) {
-        let published = Change::Published {
-            exchange,
-            delayed_until: match record.state {
-                State::Delayed { until } => Some(until),
-                _ => None,
-            },
-            dedup_id: record.dedup_id().map(ToString::to_string).unwrap_or_default(),
-        };
-        self.tell(queue, record.id, published);
-        self.insert(queue, record);
+    /// Messages enter a queue by a publish. `copies` says to how many queues each
+    /// message of the plan goes, if any goes to more than one.
+    fn enter(
+        &mut self,
+        plan: &Plan<'_>,
+        queue: QueueId,
+        places: impl Iterator<Item = u32> + Clone,
+        copies: &[u32],
+        displacing: &mut Displacing,
+    ) {
+        let more = places.clone().map(|place| plan.tally(place)).sum();
+        self.make_room(queue, more, displacing);
+        displacing.redeem(queue, more);
+        for place in places {
+            let mut record = self.new_record(queue, plan, place);
+            if copies.get(place as usize).is_some_and(|copies| *copies > 1) {
+                record.shared = true;
+                self.shared.count(&record);
+            }
+            let published = Change::Published {
+                exchange: plan.exchange.cloned(),
+                delayed_until: match record.state {
+                    State::Delayed { until } => Some(until),
+                    _ => None,
+                },
+                dedup_id: record.dedup_id().map(ToString::to_string).unwrap_or_default(),
+            };
+            self.tell(queue, record.id, published);
+            self.insert(queue, record);
+        }
     }
 
     fn new_record(&self, queue: QueueId, plan: &Plan<'_>, place: u32) -> Record {
@@ -150,11 +222,12 @@ impl Broker {
             check_group("group", message.group())?;
             check_span("delay_ms", message.delay)?;
             check_span("ttl_ms", message.ttl)?;
+            message.labels.as_deref().map_or(Ok(()), check_labels)?;
             if message.deliver_at > latest {
-                let (days, at) = (limits::SPAN_MAX.0, message.deliver_at.0);
+                let (max, at) = (limits::SPAN_MAX.0, message.deliver_at.0);
                 return Err(invalid(
                     "deliver_at_ms",
-                    format!("at most {days} ms (10 years) from now, not {at}"),
+                    format!("at most {max} ms (10 years) from now, not {at}"),
                 ));
             }
         }
@@ -167,18 +240,44 @@ impl Broker {
     }
 }
 
+fn check_labels(labels: &Labels) -> Result<(), Rejection> {
+    check_routing_key("routing_key", &labels.routing_key)?;
+    let headers = labels.headers.iter();
+    check_header_bytes(headers.map(|(name, value)| name.len() + value.len()).sum())
+}
+
 impl Plan<'_> {
     /// What will enter each queue, in the order of their ids.
     pub(crate) fn needs(&self) -> impl Iterator<Item = (QueueId, Tally)> + '_ {
-        match self.routes {
-            Routes::One(queue) => std::iter::once((queue, self.taken().map(|place| self.tally(place)).sum())),
-        }
+        let (one, many) = match &self.routes {
+            Routes::One(queue) => {
+                let tally = self.taken().map(|place| self.tally(place)).sum();
+                (Some((*queue, tally)), &[][..])
+            }
+            Routes::Many(routes) => (None, &routes[..]),
+        };
+        let many = by_queue(many).map(|routes| {
+            let tallies = routes.iter().map(|(_, place)| self.tally(*place));
+            (routes[0].0, tallies.sum())
+        });
+        one.into_iter().chain(many)
     }
 
     /// The places of the messages that are no duplicates.
-    fn taken(&self) -> impl Iterator<Item = u32> + '_ {
+    fn taken(&self) -> impl Iterator<Item = u32> + Clone + '_ {
         let mut duplicates = self.duplicates.iter().map(|duplicate| duplicate.place).peekable();
         (0..self.count()).filter(move |place| duplicates.next_if_eq(place).is_none())
+    }
+
+    /// To how many queues each message goes.
+    fn copies(&self) -> Vec<u32> {
+        let mut copies = vec![0; self.messages.len()];
+        if let Routes::Many(routes) = &self.routes {
+            for (_, place) in routes {
+                copies[*place as usize] += 1;
+            }
+        }
+        copies
     }
 
     fn tally(&self, place: u32) -> Tally {
@@ -203,4 +302,8 @@ impl Plan<'_> {
             duplicates: self.duplicates.clone(),
         }
     }
+}
+
+fn by_queue(routes: &[(QueueId, u32)]) -> impl Iterator<Item = &[(QueueId, u32)]> {
+    routes.chunk_by(|(one, _), (next, _)| one == next)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::broker::Broker;
 use crate::command::{PurgeStates, Settings, SettingsPatch};
 use crate::effect::Effect;
+use crate::exchange::Node;
 use crate::ids::{ConsumerId, QueueId, QueueName, SessionId};
 use crate::limits;
 use crate::outcome::{Outcome, Rejection, Reply};
@@ -120,6 +121,7 @@ impl Broker {
             }
         }
         self.bury(id, |_| true);
+        self.exchanges.unbind_all_to(Node::Queue(id));
         self.queues.remove(&id);
         self.names.remove(name);
         Ok(Reply::Deleted { count })

@@ -11,7 +11,7 @@
 //! and then checks the [invariants].
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -20,12 +20,19 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::assign::{Waiter, Waiters};
 use crate::broker::Broker;
+use crate::command::Binding;
 use crate::deadlines::Due;
+use crate::exchange::{Exchange, Head as ExchangeHead};
 use crate::graves::{Grave, GraveHead, Graves};
 use crate::hash::{RollingHash, encode_into};
 use crate::ids::{ClientId, ConsumerId, Incarnation, MessageId, NodeId, QueueId, SessionId, Timestamp};
 use crate::invariants;
+<<<<<<< HEAD
 use crate::queue::{Head, Holder, Lease, Page, Pages, Place, Queue, Record, State, Taker, Tally, Turn};
+=======
+use crate::outcome::Rejection;
+use crate::queue::{Head, Holder, Lease, Page, Pages, Place, Queue, Record, State, Taker, Tally};
+>>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
 use crate::requests::{Client, ClientHead, Executed, Requests};
 use crate::session::{Consumer, Session, SessionHead};
 
@@ -41,6 +48,7 @@ const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub struct Snapshot {
     root: Root,
     queues: Vec<(Head, Pages<Record>)>,
+    exchanges: Vec<(ExchangeHead, Arc<BTreeSet<Arc<Binding>>>)>,
     graves: Graves,
     sessions: Vec<SavedSession>,
     waiters: Vec<Waiter>,
@@ -100,6 +108,10 @@ enum Frame<'a> {
         head: SessionHead,
         consumers: Cow<'a, [(ConsumerId, Consumer)]>,
     },
+    /// After all queues.
+    Exchange(Cow<'a, ExchangeHead>),
+    /// After all exchanges.
+    Binding(Cow<'a, Binding>),
     Waiter(Cow<'a, Waiter>),
     Client {
         id: ClientId,
@@ -158,6 +170,12 @@ impl Broker {
                 .values()
                 .map(|queue| (queue.head.clone(), queue.records.clone()))
                 .collect(),
+            exchanges: self
+                .exchanges
+                .by_id
+                .values()
+                .map(|exchange| (exchange.head.clone(), exchange.bindings.clone()))
+                .collect(),
             graves: self.graves.clone(),
             sessions: sessions.collect(),
             waiters: self.waiters.by_request.values().cloned().collect(),
@@ -169,7 +187,11 @@ impl Broker {
     /// From experience: what a thing of each kind takes when it is written.
     fn approximate_bytes(&self) -> u64 {
         let messages: u64 = self.queues.values().map(|queue| queue.tallies.all().count).sum();
-        let rest = self.queues.len() + self.sessions.by_id.len() + self.requests.clients().len();
+        let rest = self.queues.len()
+            + self.exchanges.by_id.len()
+            + self.exchanges.bindings
+            + self.sessions.by_id.len()
+            + self.requests.clients().len();
         256 + messages * 24 + rest as u64 * 64
     }
 
@@ -243,6 +265,12 @@ impl Snapshot {
             writer.frame(&Frame::Grave(Cow::Borrowed(head)))?;
             writer.pages(records)?;
         }
+        for (head, _) in &self.exchanges {
+            writer.frame(&Frame::Exchange(Cow::Borrowed(head)))?;
+        }
+        for binding in self.exchanges.iter().flat_map(|(_, bindings)| bindings.iter()) {
+            writer.frame(&Frame::Binding(Cow::Borrowed(binding)))?;
+        }
         for SavedSession { id, head, consumers } in &self.sessions {
             let consumers = Cow::Borrowed(&consumers[..]);
             writer.frame(&Frame::Session {
@@ -270,11 +298,15 @@ impl Snapshot {
         writer.finish()
     }
 
-    /// The contents that its messages refer to, and their lengths. Not those of
-    /// messages that are gone, even if their contents are still to be dropped.
+    /// The contents that its messages refer to, each once, and their lengths. Not
+    /// those of messages that are gone, even if their contents are still to be
+    /// dropped.
     pub fn contents(&self) -> impl Iterator<Item = (MessageId, u32)> + '_ {
         let records = self.queues.iter().flat_map(|(_, records)| records.iter());
-        records.map(|(_, record)| (record.id, record.content_bytes))
+        let mut seen = BTreeSet::new();
+        records
+            .filter(move |(_, record)| !record.shared || seen.insert(record.id))
+            .map(|(_, record)| (record.id, record.content_bytes))
     }
 
     /// About how many bytes [`write`](Self::write) gives.
@@ -448,6 +480,8 @@ impl Restoring {
                 self.broker.sessions.by_node.insert((head.node, id));
                 self.broker.sessions.by_id.insert(id, session).is_none()
             }
+            Frame::Exchange(head) => self.broker.exchanges.insert(Exchange::new(head.into_owned())),
+            Frame::Binding(binding) => self.bind(binding.into_owned())?,
             Frame::Waiter(waiter) => {
                 let waiters: &mut Waiters = &mut self.broker.waiters;
                 let before = waiters.by_request.len();
@@ -477,6 +511,13 @@ impl Restoring {
         Err(RestoreError::Inconsistent(
             "something comes twice, or out of order".to_owned(),
         ))
+    }
+
+    fn bind(&mut self, binding: Binding) -> Result<bool, RestoreError> {
+        let inconsistent = |missing: Rejection| RestoreError::Inconsistent(format!("a binding: {missing}"));
+        let source = self.broker.exchanges.id(&binding.source).map_err(inconsistent)?;
+        let node = self.broker.node(&binding.destination).map_err(inconsistent)?;
+        Ok(self.broker.exchanges.bind(source, node, Arc::new(binding)))
     }
 
     /// Builds the indexes and checks the whole.
@@ -573,6 +614,7 @@ fn build_indexes(broker: &mut Broker) {
         let mut ready = Vec::new();
         for (position, record) in records.iter() {
             broker.held_mut(id).lookup.insert(position, record);
+            broker.shared.count(record);
             // Most are of this kind; their index is built faster as a whole.
             if record.state == State::Ready && record.due().is_none() {
                 let queue = broker.held_mut(id);
@@ -584,6 +626,12 @@ fn build_indexes(broker: &mut Broker) {
         }
         let order = &mut broker.held_mut(id).order;
         order.ready.append(&mut ready.into_iter().collect());
+    }
+    for grave in &broker.graves.queue {
+        grave
+            .records
+            .iter()
+            .for_each(|(_, record)| broker.shared.count(record));
     }
     // What could be assigned was assigned before the snapshot was taken.
     broker.touched.clear();

@@ -5,8 +5,12 @@ use std::ops::Bound;
 use serde::{Deserialize, Serialize};
 
 use crate::broker::Broker;
+use crate::browse::ExchangeView;
 use crate::command::Settings;
-use crate::ids::{ClientId, ConsumerId, Incarnation, NodeId, QueueId, QueueName, SessionId, Timestamp};
+use crate::exchange::Exchange;
+use crate::ids::{
+    ClientId, ConsumerId, ExchangeName, Incarnation, NodeId, QueueId, QueueName, SessionId, Timestamp,
+};
 use crate::queue::Queue;
 
 /// A queue.
@@ -74,6 +78,10 @@ pub struct QueueCounts {
 pub struct Totals {
     /// Queues.
     pub queues: u64,
+    /// Exchanges.
+    pub exchanges: u64,
+    /// Bindings of all of them.
+    pub bindings: u64,
     /// The counts of all queues together.
     pub counts: QueueCounts,
     /// Sessions, orphaned ones included.
@@ -162,11 +170,32 @@ impl Broker {
         }
     }
 
+    /// One exchange.
+    #[must_use]
+    pub fn exchange(&self, name: &ExchangeName) -> Option<ExchangeView> {
+        let id = self.exchanges.names.get(name)?;
+        Some(self.exchanges.held(*id).view())
+    }
+
+    /// Up to `limit` exchanges by name, those after the given one.
+    #[must_use]
+    pub fn exchanges(&self, after: Option<&ExchangeName>, limit: usize) -> Vec<ExchangeView> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self
+            .exchanges
+            .names
+            .range::<ExchangeName, _>((start, Bound::Unbounded));
+        let views = names.take(limit).map(|(_, id)| self.exchanges.held(*id).view());
+        views.collect()
+    }
+
     /// Sums over all queues; walks through them.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let mut totals = Totals {
             queues: self.queues.len() as u64,
+            exchanges: self.exchanges.by_id.len() as u64,
+            bindings: self.exchanges.bindings as u64,
             sessions: self.sessions.by_id.len() as u64,
             waiters: self.waiters.by_request.len() as u64,
             clients: self.requests.clients().len() as u64,
@@ -220,6 +249,20 @@ impl Broker {
     /// Every node that was ever up, and its last known life.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
         self.nodes.iter().map(|(node, incarnation)| (*node, *incarnation))
+    }
+}
+
+impl Exchange {
+    fn view(&self) -> ExchangeView {
+        ExchangeView {
+            name: self.head.name.clone(),
+            kind: self.head.kind,
+            settings: self.head.settings.clone(),
+            received: self.head.received,
+            unroutable: self.head.unroutable,
+            duplicates: 0,
+            bindings: self.bindings.iter().map(|binding| (**binding).clone()).collect(),
+        }
     }
 }
 

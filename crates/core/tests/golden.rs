@@ -14,7 +14,14 @@
 //! | `declare`, `update` QUEUE [setting=…] | `lease max_deliveries dead_letter_queue max_length max_bytes overflow ttl backoff backoff_max ageing group_concurrency group_weights single_active` |
 //! | `pause`, `resume` QUEUE | |
 //! | `purge` QUEUE [states=ready,delayed,dead], `delete` QUEUE [if_empty] [if_unused] | |
+<<<<<<< HEAD
 //! | `publish` QUEUE LABEL… [delay= at= ttl= bytes= priority= group=] | or `count=` instead of labels |
+=======
+//! | `publish` QUEUE LABEL… [delay= at= ttl= bytes= priority=] | or `count=` instead of labels |
+//! | `publish exchange=`NAME LABEL… [key= headers= mandatory=true] | headers: `name:value,…` |
+//! | `declare-exchange` NAME KIND [alternate=], `update-exchange` NAME [alternate=], `delete-exchange` NAME [if_unused] | |
+//! | `bind`, `unbind` NAME QUEUE or `exchange=`NAME [key=] [all= any=] | all, any: `name:value,name,…` |
+>>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
 //! | `lease` QUEUE [max= lease= wait= node=] | |
 //! | `ack release` GRANT…, `nack` GRANT… [delay= reason=], `reject` GRANT… [reason=], `extend` GRANT… [lease=] | |
 //! | `attach` SESSION [node= life=], `close` SESSION [epoch=] | epoch: the last one unless given |
@@ -25,7 +32,11 @@
 //! | `begin`, `commit` | what is between goes into one entry |
 //! | `browse` QUEUE [from= max= scan= state= reason= id=LABEL dedup= before= since= dead_letters=yes] | several states: `ready,dead` |
 //! | `find` QUEUE LABEL, `find` QUEUE dedup= | |
+<<<<<<< HEAD
 //! | `counts` QUEUE, `show` QUEUE, `explain` QUEUE, `settings` QUEUE, `queues`, `session` SESSION, `deadline`, `snapshot` | |
+=======
+//! | `counts` QUEUE, `settings` QUEUE, `queues`, `session` SESSION, `exchange` NAME, `exchanges`, `deadline`, `snapshot` | |
+>>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
 //!
 //! Any command takes `id=CLIENT/SEQUENCE/OLDEST`.
 
@@ -37,16 +48,23 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use goldenscript::{ArgumentConsumer, Context, Runner};
+<<<<<<< HEAD
 use quorate_core::browse::{Filter, MessageView, Obstacle};
 use quorate_core::command::{
     Command, Labels, NewMessage, Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch,
     Settlement, Verdict,
+=======
+use quorate_core::browse::{ExchangeView, Filter, MessageView};
+use quorate_core::command::{
+    Binding, Command, Destination, ExchangeKind, ExchangeSettingsPatch, HeaderMatch, Labels, NewMessage,
+    Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch, Settlement, Target, Verdict,
+>>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
 };
 use quorate_core::effect::{DeadReason, Effect, Leased};
 use quorate_core::event::LeasedBy;
 use quorate_core::ids::{
-    ClientId, ConsumerId, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId,
-    Timestamp, Token,
+    ClientId, ConsumerId, ExchangeName, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName,
+    RequestId, SessionId, Timestamp, Token,
 };
 use quorate_core::outcome::{MessageState, Outcome, Published, Reply};
 use quorate_core::{Broker, Meta, Repeated, invariants};
@@ -69,7 +87,11 @@ macro_rules! topics {
     };
 }
 
+<<<<<<< HEAD
 topics! { browse consumers dead_letter delay expiry leases limits operating order queues requests sessions single_active snapshot }
+=======
+topics! { browse consumers dead_letter delay expiry leases limits queues requests routing sessions snapshot }
+>>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
 
 /// Runs all scripts of a topic, and names those that fail.
 fn run_all(topic: &str) {
@@ -202,16 +224,7 @@ impl Script {
             Ok(Reply::Declared { created: false }) => out.push_str("exists\n"),
             Ok(Reply::Purged { count }) => writeln!(out, "purged {count}").unwrap(),
             Ok(Reply::Deleted { count }) => writeln!(out, "deleted with {count} messages").unwrap(),
-            Ok(Reply::Published(Published { first, count, .. })) => {
-                let last = MessageId {
-                    number: first.number + count - 1,
-                    ..*first
-                };
-                match count {
-                    1 => writeln!(out, "published {first}").unwrap(),
-                    _ => writeln!(out, "published {first} to {last}").unwrap(),
-                }
-            }
+            Ok(Reply::Published(published)) => self.published(published, out),
             Ok(Reply::Leased(leased)) if leased.is_empty() => out.push_str("nothing to lease\n"),
             Ok(Reply::Leased(leased)) => {
                 for leased in leased {
@@ -241,6 +254,22 @@ impl Script {
             Ok(Reply::Transacted { .. } | Reply::Operated(_)) => unreachable!("no script asks for it"),
             Err(rejection) => writeln!(out, "refused: {rejection}").unwrap(),
         }
+    }
+
+    fn published(&self, published: &Published, out: &mut String) {
+        let Published { first, count, .. } = published;
+        let id = |place| MessageId {
+            number: first.number + place,
+            ..*first
+        };
+        match count {
+            1 => write!(out, "published {first}").unwrap(),
+            _ => write!(out, "published {first} to {}", id(count - 1)).unwrap(),
+        }
+        for place in &published.unroutable {
+            write!(out, ", no route for {}", self.label(id(*place))).unwrap();
+        }
+        out.push('\n');
     }
 
     fn effect(&mut self, effect: &Effect, out: &mut String) {
@@ -535,6 +564,33 @@ impl Script {
                     writeln!(out, "{} ready={}", queue.name, queue.counts.ready)?;
                 }
             }
+            "exchange" => match self.broker.exchange(&exchange(&mut args)?) {
+                Some(view) => {
+                    let ExchangeView {
+                        kind,
+                        received,
+                        unroutable,
+                        ..
+                    } = view;
+                    let alternate = view.settings.alternate;
+                    let alternate = alternate.map_or(String::new(), |name| format!(", alternate {name}"));
+                    writeln!(
+                        out,
+                        "{kind:?}, received={received} unroutable={unroutable}{alternate}"
+                    )?;
+                    for binding in view.bindings {
+                        writeln!(out, "{}", shown(&binding))?;
+                    }
+                }
+                None => out.push_str("none"),
+            },
+            "exchanges" => {
+                let after = args.take_key("after").map(ExchangeName::new).transpose()?;
+                let limit = number(&mut args, "limit", 100)?;
+                for view in self.broker.exchanges(after.as_ref(), usize::try_from(limit)?) {
+                    writeln!(out, "{} bindings={}", view.name, view.bindings.len())?;
+                }
+            }
             "session" => match self.broker.session(session(&mut args)?) {
                 Some(view) => {
                     let orphaned = view
@@ -603,13 +659,27 @@ impl Script {
                 }
             }
             "publish" => {
-                let queue = queue(&mut args)?;
+                let mandatory = args.take_key("mandatory") == Some("true");
+                let target = match destination(&mut args)? {
+                    Destination::Queue(name) => Target::Queue(name),
+                    Destination::Exchange(name) => Target::Exchange { name, mandatory },
+                };
+                let labels = Labels {
+                    routing_key: args.take_key("key").unwrap_or_default().to_owned(),
+                    headers: headers(args.take_key("headers")),
+                    ..Labels::default()
+                };
                 let message = NewMessage {
                     delay: span(&mut args, "delay")?.unwrap_or_default(),
                     deliver_at: moment(&mut args, "at")?.unwrap_or_default(),
                     ttl: span(&mut args, "ttl")?.unwrap_or_default(),
+<<<<<<< HEAD
                     priority: u8::try_from(number(&mut args, "priority", 0)?)?,
                     labels: labels(&mut args),
+=======
+                    labels: (labels != Labels::default()).then(|| Box::new(labels)),
+                    ..NewMessage::default()
+>>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
                 };
                 let bytes = u32::try_from(number(&mut args, "bytes", 1)?)?;
                 let count = number(&mut args, "count", 0)?;
@@ -617,7 +687,28 @@ impl Script {
                 labels.extend((0..count).map(|n| format!("m{n}")));
                 entry.contents.extend(labels.iter().map(|_| bytes));
                 entry.labels.extend(labels.iter().cloned());
-                Command::Publish(Publish::to_queue(queue, vec![message; labels.len()]))
+                let messages = vec![message; labels.len()];
+                Command::Publish(Publish { target, messages })
+            }
+            "declare-exchange" => Command::DeclareExchange {
+                name: exchange(&mut args)?,
+                kind: kind(args.next_pos().ok_or("kind?")?)?,
+                settings: exchange_settings(&mut args)?,
+            },
+            "update-exchange" => Command::UpdateExchange {
+                name: exchange(&mut args)?,
+                settings: exchange_settings(&mut args)?,
+            },
+            "delete-exchange" => Command::DeleteExchange {
+                name: exchange(&mut args)?,
+                if_unused: rest(&mut args).any(|flag| flag == "if_unused"),
+            },
+            "bind" | "unbind" => {
+                let binding = binding(&mut args)?;
+                match command.name.as_str() {
+                    "bind" => Command::Bind(binding),
+                    _ => Command::Unbind(binding),
+                }
             }
             "lease" => Command::Lease {
                 queue: queue(&mut args)?,
@@ -750,6 +841,92 @@ fn rest<'a>(args: &mut ArgumentConsumer<'a>) -> impl Iterator<Item = &'a str> {
 
 fn queue(args: &mut ArgumentConsumer<'_>) -> Result<QueueName> {
     Ok(QueueName::new(args.next_pos().ok_or("queue?")?)?)
+}
+
+fn exchange(args: &mut ArgumentConsumer<'_>) -> Result<ExchangeName> {
+    Ok(ExchangeName::new(args.next_pos().ok_or("exchange?")?)?)
+}
+
+/// A queue, or `exchange=` and an exchange.
+fn destination(args: &mut ArgumentConsumer<'_>) -> Result<Destination> {
+    Ok(match args.take_key("exchange") {
+        Some(name) => Destination::Exchange(ExchangeName::new(name)?),
+        None => Destination::Queue(queue(args)?),
+    })
+}
+
+fn kind(text: &str) -> Result<ExchangeKind> {
+    match text {
+        "direct" => Ok(ExchangeKind::Direct),
+        "fanout" => Ok(ExchangeKind::Fanout),
+        "topic" => Ok(ExchangeKind::Topic),
+        "headers" => Ok(ExchangeKind::Headers),
+        other => Err(format!("no such kind of exchange: {other}").into()),
+    }
+}
+
+fn binding(args: &mut ArgumentConsumer<'_>) -> Result<Binding> {
+    let wanted = |any: bool, text: &str| HeaderMatch {
+        any,
+        headers: text
+            .split(',')
+            .filter(|pair| !pair.is_empty())
+            .map(pair)
+            .collect(),
+    };
+    let all = args.take_key("all").map(|text| wanted(false, text));
+    let any = args.take_key("any").map(|text| wanted(true, text));
+    Ok(Binding {
+        source: exchange(args)?,
+        destination: destination(args)?,
+        routing_key: args.take_key("key").unwrap_or_default().to_owned(),
+        headers: all.or(any),
+    })
+}
+
+/// `name:value`, or `name` alone.
+fn pair(text: &str) -> (String, Option<String>) {
+    match text.split_once(':') {
+        Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+        None => (text.to_owned(), None),
+    }
+}
+
+fn headers(text: Option<&str>) -> BTreeMap<String, String> {
+    let pairs = text.into_iter().flat_map(|text| text.split(',')).map(pair);
+    pairs
+        .map(|(name, value)| (name, value.unwrap_or_default()))
+        .collect()
+}
+
+fn exchange_settings(args: &mut ArgumentConsumer<'_>) -> Result<ExchangeSettingsPatch> {
+    Ok(ExchangeSettingsPatch {
+        alternate: match args.take_key("alternate") {
+            None => None,
+            Some("none") => Some(None),
+            Some(name) => Some(Some(ExchangeName::new(name)?)),
+        },
+        ..ExchangeSettingsPatch::default()
+    })
+}
+
+fn shown(binding: &Binding) -> String {
+    let mut text = match &binding.destination {
+        Destination::Queue(name) => format!("→ {name}"),
+        Destination::Exchange(name) => format!("→ exchange {name}"),
+    };
+    if !binding.routing_key.is_empty() {
+        write!(text, " key={}", binding.routing_key).unwrap();
+    }
+    if let Some(HeaderMatch { any, headers }) = &binding.headers {
+        let pairs = headers.iter().map(|(name, value)| match value {
+            Some(value) => format!("{name}:{value}"),
+            None => name.clone(),
+        });
+        let pairs: Vec<String> = pairs.collect();
+        write!(text, " {}={}", if *any { "any" } else { "all" }, pairs.join(",")).unwrap();
+    }
+    text
 }
 
 fn session(args: &mut ArgumentConsumer<'_>) -> Result<SessionId> {

@@ -57,13 +57,7 @@ impl Settings {
     /// `field: is X, asked Y` for each field in which `asked` is another.
     #[must_use]
     pub fn differing(&self, asked: &Self) -> Vec<String> {
-        let mine = self.fields();
-        let theirs = asked.fields();
-        mine.into_iter()
-            .zip(theirs)
-            .filter(|((_, is), (_, asked))| is != asked)
-            .map(|((field, is), (_, asked))| format!("{field}: is {is}, asked {asked}"))
-            .collect()
+        differences(self.fields(), asked.fields())
     }
 
     fn fields(&self) -> [(&'static str, String); 17] {
@@ -124,6 +118,7 @@ impl Settings {
     }
 }
 
+<<<<<<< HEAD
 fn check_weights(weights: &BTreeMap<String, u32>) -> Result<(), Rejection> {
     const FIELD: &str = "group_weights";
     if weights.len() > limits::GROUP_WEIGHTS_MAX {
@@ -147,6 +142,19 @@ pub(crate) fn check_group(field: &str, group: &str) -> Result<(), Rejection> {
         return Err(invalid(field, format!("at most {max} bytes, not {is}")));
     }
     Ok(())
+=======
+/// `field: is X, asked Y` for each field in which two lists of the same fields
+/// are not alike.
+pub(crate) fn differences<const N: usize>(
+    is: [(&'static str, String); N],
+    asked: [(&'static str, String); N],
+) -> Vec<String> {
+    is.into_iter()
+        .zip(asked)
+        .filter(|((_, is), (_, asked))| is != asked)
+        .map(|((field, is), (_, asked))| format!("{field}: is {is}, asked {asked}"))
+        .collect()
+>>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
 }
 
 /// A lease, if one is given, is within its bounds.
