@@ -108,7 +108,7 @@ pub enum Change {
 }
 
 /// Who holds a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeasedBy {
     /// Who pulled it; None if the request had no id.
     Puller(Option<ClientId>),

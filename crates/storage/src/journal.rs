@@ -82,6 +82,14 @@ pub struct Journal {
     inner: Arc<Inner>,
 }
 
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     shared: Arc<Shared>,
     /// `None` if the journal is off, or closed.
@@ -127,8 +135,15 @@ enum Place {
 }
 
 impl Journal {
-    /// Opens the journal of a node. If that fails it is off for this run, because nothing depends on it.
-    pub(crate) fn open(dir: &Path, node: u64, options: &Options, door: Option<Arc<Door>>) -> Self {
+    /// Opens the journal of a node, apart from any store. Nobody else may have it open.
+    ///
+    /// If that fails it is off for this run, because nothing depends on it.
+    pub fn open(dir: &Path, node: u64, options: &Options) -> Self {
+        Self::open_behind(None, dir, node, options)
+    }
+
+    /// Opens the journal in a store's directory.
+    pub(crate) fn open_behind(door: Option<Arc<Door>>, dir: &Path, node: u64, options: &Options) -> Self {
         let shared = Arc::new(Shared {
             dir: dir.to_owned(),
             node,

@@ -65,11 +65,11 @@ impl Store {
         let paths = opened.paths;
         let door = Some(Arc::clone(&opened.door));
         let failure = Arc::new(Failure::default());
-        let journal = Journal::open(
+        let journal = Journal::open_behind(
+            Some(Arc::clone(&opened.door)),
             &paths.journal,
             opened.identity.node_id,
             &options,
-            Some(Arc::clone(&opened.door)),
         );
         let contents = Contents::new(
             opened.contents,

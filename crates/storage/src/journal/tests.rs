@@ -11,7 +11,7 @@ fn options() -> Options {
 }
 
 fn open(dir: &Path) -> Journal {
-    Journal::open(dir, 7, &options(), None)
+    Journal::open(dir, 7, &options())
 }
 
 /// Covers ten entries, a second each.
@@ -158,7 +158,7 @@ fn a_journal_of_another_node_is_not_taken_over() {
     append(&journal, 0..2, 40);
     journal.sync();
     drop(journal);
-    let other = Journal::open(dir.path(), 8, &options(), None);
+    let other = Journal::open(dir.path(), 8, &options());
     assert_eq!(other.chunks(), []);
     assert_eq!(other.stats().damaged, 2);
 }
@@ -183,7 +183,7 @@ fn the_oldest_chunks_make_room_for_new_ones() {
         journal_bytes: 250_000,
         ..options()
     };
-    let journal = Journal::open(dir.path(), 7, &smaller, None);
+    let journal = Journal::open(dir.path(), 7, &smaller);
     assert_eq!(
         journal.stats().chunks,
         2,
@@ -198,7 +198,7 @@ fn chunks_go_when_they_are_too_old() {
         journal_age: Duration::from_secs(25),
         ..options()
     };
-    let journal = Journal::open(dir.path(), 7, &young, None);
+    let journal = Journal::open(dir.path(), 7, &young);
     append(&journal, 0..6, 10);
     journal.sync();
     // The last thing happened in second 59: what ended before second 34 is too old.
@@ -253,7 +253,7 @@ fn without_room_there_is_no_journal() {
         journal_bytes: 0,
         ..options()
     };
-    let journal = Journal::open(&path, 7, &off, None);
+    let journal = Journal::open(&path, 7, &off);
     assert!(!journal.is_on());
     assert_eq!(journal.chunks(), []);
     assert!(!path.exists());
