@@ -274,16 +274,7 @@ impl Broker {
             Command::NodeUp { node, incarnation } => self.node_up(*node, *incarnation),
             Command::NodeDown { node, incarnation } => self.node_down(*node, *incarnation),
             Command::Tick => Ok(Reply::Done),
-<<<<<<< HEAD
             Command::PauseQueue { name, paused } => self.pause_queue(name, *paused),
-            Command::DeclareExchange { .. }
-            | Command::UpdateExchange { .. }
-            | Command::DeleteExchange { .. }
-            | Command::Bind(_)
-            | Command::Unbind(_)
-            | Command::Transact { .. }
-            | Command::Operate { .. } => Err(Rejection::LimitExceeded("under construction".to_owned())),
-=======
             Command::DeclareExchange { name, kind, settings } => {
                 self.declare_exchange(name, *kind, settings, ordinal)
             }
@@ -291,10 +282,9 @@ impl Broker {
             Command::DeleteExchange { name, if_unused } => self.delete_exchange(name, *if_unused),
             Command::Bind(binding) => self.bind(binding),
             Command::Unbind(binding) => self.unbind(binding),
-            Command::PauseQueue { .. } | Command::Transact { .. } | Command::Operate { .. } => {
+            Command::Transact { .. } | Command::Operate { .. } => {
                 Err(Rejection::LimitExceeded("under construction".to_owned()))
             }
->>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
         }
     }
 

@@ -244,7 +244,7 @@ impl Checker<'_> {
         });
     }
 
-    /// Invariants 8 and 9.
+    /// Invariants 8 and 10.
     fn check_exchanges(&mut self) {
         let exchanges = &self.broker.exchanges;
         let mut recounted = Exchanges::default();

@@ -68,12 +68,9 @@
 //! 7. The requests that are remembered as waiting are those that wait. None is
 //!    remembered of an entry that is still to come.
 //! 8. Every index says what the records say.
-<<<<<<< HEAD
 //! 9. A queue with a single active consumer has one active, if any of its
 //!    consumers is in a session that is attached.
-=======
-//! 9. Both ends of a binding are there.
->>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
+//! 10. Both ends of a binding are there.
 //!
 //! # How it is kept
 //!
@@ -105,11 +102,8 @@ mod contents;
 mod deadlines;
 pub mod effect;
 pub mod event;
-<<<<<<< HEAD
-mod explain;
-=======
 mod exchange;
->>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
+mod explain;
 mod graves;
 mod hash;
 pub mod ids;

@@ -27,12 +27,8 @@ use crate::graves::{Grave, GraveHead, Graves};
 use crate::hash::{RollingHash, encode_into};
 use crate::ids::{ClientId, ConsumerId, Incarnation, MessageId, NodeId, QueueId, SessionId, Timestamp};
 use crate::invariants;
-<<<<<<< HEAD
-use crate::queue::{Head, Holder, Lease, Page, Pages, Place, Queue, Record, State, Taker, Tally, Turn};
-=======
 use crate::outcome::Rejection;
-use crate::queue::{Head, Holder, Lease, Page, Pages, Place, Queue, Record, State, Taker, Tally};
->>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
+use crate::queue::{Head, Holder, Lease, Page, Pages, Place, Queue, Record, State, Taker, Tally, Turn};
 use crate::requests::{Client, ClientHead, Executed, Requests};
 use crate::session::{Consumer, Session, SessionHead};
 

@@ -14,14 +14,10 @@
 //! | `declare`, `update` QUEUE [setting=…] | `lease max_deliveries dead_letter_queue max_length max_bytes overflow ttl backoff backoff_max ageing group_concurrency group_weights single_active` |
 //! | `pause`, `resume` QUEUE | |
 //! | `purge` QUEUE [states=ready,delayed,dead], `delete` QUEUE [if_empty] [if_unused] | |
-<<<<<<< HEAD
 //! | `publish` QUEUE LABEL… [delay= at= ttl= bytes= priority= group=] | or `count=` instead of labels |
-=======
-//! | `publish` QUEUE LABEL… [delay= at= ttl= bytes= priority=] | or `count=` instead of labels |
 //! | `publish exchange=`NAME LABEL… [key= headers= mandatory=true] | headers: `name:value,…` |
 //! | `declare-exchange` NAME KIND [alternate=], `update-exchange` NAME [alternate=], `delete-exchange` NAME [if_unused] | |
 //! | `bind`, `unbind` NAME QUEUE or `exchange=`NAME [key=] [all= any=] | all, any: `name:value,name,…` |
->>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
 //! | `lease` QUEUE [max= lease= wait= node=] | |
 //! | `ack release` GRANT…, `nack` GRANT… [delay= reason=], `reject` GRANT… [reason=], `extend` GRANT… [lease=] | |
 //! | `attach` SESSION [node= life=], `close` SESSION [epoch=] | epoch: the last one unless given |
@@ -32,11 +28,7 @@
 //! | `begin`, `commit` | what is between goes into one entry |
 //! | `browse` QUEUE [from= max= scan= state= reason= id=LABEL dedup= before= since= dead_letters=yes] | several states: `ready,dead` |
 //! | `find` QUEUE LABEL, `find` QUEUE dedup= | |
-<<<<<<< HEAD
-//! | `counts` QUEUE, `show` QUEUE, `explain` QUEUE, `settings` QUEUE, `queues`, `session` SESSION, `deadline`, `snapshot` | |
-=======
-//! | `counts` QUEUE, `settings` QUEUE, `queues`, `session` SESSION, `exchange` NAME, `exchanges`, `deadline`, `snapshot` | |
->>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
+//! | `counts` QUEUE, `show` QUEUE, `explain` QUEUE, `settings` QUEUE, `queues`, `session` SESSION, `exchange` NAME, `exchanges`, `deadline`, `snapshot` | |
 //!
 //! Any command takes `id=CLIENT/SEQUENCE/OLDEST`.
 
@@ -48,17 +40,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use goldenscript::{ArgumentConsumer, Context, Runner};
-<<<<<<< HEAD
-use quorate_core::browse::{Filter, MessageView, Obstacle};
-use quorate_core::command::{
-    Command, Labels, NewMessage, Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch,
-    Settlement, Verdict,
-=======
-use quorate_core::browse::{ExchangeView, Filter, MessageView};
+use quorate_core::browse::{ExchangeView, Filter, MessageView, Obstacle};
 use quorate_core::command::{
     Binding, Command, Destination, ExchangeKind, ExchangeSettingsPatch, HeaderMatch, Labels, NewMessage,
     Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch, Settlement, Target, Verdict,
->>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
 };
 use quorate_core::effect::{DeadReason, Effect, Leased};
 use quorate_core::event::LeasedBy;
@@ -87,11 +72,7 @@ macro_rules! topics {
     };
 }
 
-<<<<<<< HEAD
-topics! { browse consumers dead_letter delay expiry leases limits operating order queues requests sessions single_active snapshot }
-=======
-topics! { browse consumers dead_letter delay expiry leases limits queues requests routing sessions snapshot }
->>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
+topics! { browse consumers dead_letter delay expiry leases limits operating order queues requests routing sessions single_active snapshot }
 
 /// Runs all scripts of a topic, and names those that fail.
 fn run_all(topic: &str) {
@@ -664,22 +645,12 @@ impl Script {
                     Destination::Queue(name) => Target::Queue(name),
                     Destination::Exchange(name) => Target::Exchange { name, mandatory },
                 };
-                let labels = Labels {
-                    routing_key: args.take_key("key").unwrap_or_default().to_owned(),
-                    headers: headers(args.take_key("headers")),
-                    ..Labels::default()
-                };
                 let message = NewMessage {
                     delay: span(&mut args, "delay")?.unwrap_or_default(),
                     deliver_at: moment(&mut args, "at")?.unwrap_or_default(),
                     ttl: span(&mut args, "ttl")?.unwrap_or_default(),
-<<<<<<< HEAD
                     priority: u8::try_from(number(&mut args, "priority", 0)?)?,
                     labels: labels(&mut args),
-=======
-                    labels: (labels != Labels::default()).then(|| Box::new(labels)),
-                    ..NewMessage::default()
->>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
                 };
                 let bytes = u32::try_from(number(&mut args, "bytes", 1)?)?;
                 let count = number(&mut args, "count", 0)?;
@@ -1042,6 +1013,8 @@ fn weights(text: &str) -> Result<BTreeMap<String, u32>> {
 /// None if there are none.
 fn labels(args: &mut ArgumentConsumer<'_>) -> Option<Box<Labels>> {
     let labels = Labels {
+        routing_key: args.take_key("key").unwrap_or_default().to_owned(),
+        headers: headers(args.take_key("headers")),
         group: args.take_key("group").unwrap_or_default().to_owned(),
         ..Labels::default()
     };

@@ -23,11 +23,7 @@ pub(crate) use lookup::Lookup;
 pub(crate) use order::{Order, Place};
 pub(crate) use pages::{Page, Pages};
 pub(crate) use record::{Holder, Lease, Record, State};
-<<<<<<< HEAD
-pub(crate) use settings::{check_group, check_lease, check_span, invalid};
-=======
-pub(crate) use settings::{check_lease, check_span, differences, invalid};
->>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
+pub(crate) use settings::{check_group, check_lease, check_span, differences, invalid};
 
 use crate::command::{Overflow, Settings};
 use crate::ids::{ClientId, ConsumerId, QueueId, QueueName, SessionId};

@@ -118,7 +118,6 @@ impl Settings {
     }
 }
 
-<<<<<<< HEAD
 fn check_weights(weights: &BTreeMap<String, u32>) -> Result<(), Rejection> {
     const FIELD: &str = "group_weights";
     if weights.len() > limits::GROUP_WEIGHTS_MAX {
@@ -142,7 +141,8 @@ pub(crate) fn check_group(field: &str, group: &str) -> Result<(), Rejection> {
         return Err(invalid(field, format!("at most {max} bytes, not {is}")));
     }
     Ok(())
-=======
+}
+
 /// `field: is X, asked Y` for each field in which two lists of the same fields
 /// are not alike.
 pub(crate) fn differences<const N: usize>(
@@ -154,7 +154,6 @@ pub(crate) fn differences<const N: usize>(
         .filter(|((_, is), (_, asked))| is != asked)
         .map(|((field, is), (_, asked))| format!("{field}: is {is}, asked {asked}"))
         .collect()
->>>>>>> 49479ce (core: exchanges route publishes to queues, all of them or none)
 }
 
 /// A lease, if one is given, is within its bounds.
