@@ -14,16 +14,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use anyhow::{Result, ensure};
 use quorate_client::QueueCounts;
 
 use crate::history::{Delivery, History, MessageId, Outcome, Publish, Wish};
+
+mod exclusive;
+mod limit;
+mod once;
+
+pub use exclusive::{a_group_has_one_lease, activity_passes_on, groups_are_in_order, one_consumer_is_active};
+pub use limit::{Turned, never_above, refusals_are_typed};
+pub use once::each_exactly_once;
 
 /// What the broker said at the end, after the drain.
 #[derive(Clone, Debug, Default)]
 pub struct Ends {
     /// Counts of each queue.
     pub counts: BTreeMap<String, QueueCounts>,
-    /// Most attempts per message in one queue.
+    /// Most attempts per message in one queue; 0 = as many as it takes.
     pub deliveries_max: u32,
 }
 
@@ -34,6 +43,22 @@ pub struct Violation {
     pub promise: &'static str,
     /// What was seen.
     pub evidence: String,
+}
+
+/// Insists that nothing was found.
+///
+/// # Errors
+///
+/// When something was; with the first of it.
+pub fn verdict(violations: &[Violation]) -> Result<()> {
+    let shown: Vec<String> = violations.iter().take(20).map(ToString::to_string).collect();
+    ensure!(
+        violations.is_empty(),
+        "{} violations, the first of them:\n  {}",
+        violations.len(),
+        shown.join("\n  ")
+    );
+    Ok(())
 }
 
 impl fmt::Display for Violation {
@@ -55,6 +80,8 @@ pub fn check(history: &History, ends: &Ends) -> Vec<Violation> {
         a_lease_is_exclusive(history),
         attempts_count_failures(history, ends.deliveries_max),
         first_deliveries_are_in_order(history),
+        groups_are_in_order(history),
+        a_group_has_one_lease(history),
         publishers_are_in_order(history),
         counts_add_up(history, ends),
     ]
@@ -249,8 +276,9 @@ pub fn a_stale_token_is_refused(history: &History) -> Vec<Violation> {
 }
 
 /// A lease is one message's, and is handed out once, unless its holder does not
-/// know whether it has settled it; and it has no successor before it has ended. When it ended is known for certain of a pulled lease that nobody
-/// has tried to settle: by its time, and not earlier.
+/// know whether it has settled it; and it has no successor before it has ended.
+/// When it ended is known for certain of one that only its time ends and that
+/// nobody has tried to settle: by its time, and not earlier.
 #[must_use]
 pub fn a_lease_is_exclusive(history: &History) -> Vec<Violation> {
     let mut finding = Finding::new("a lease is exclusive");
@@ -275,7 +303,7 @@ pub fn a_lease_is_exclusive(history: &History) -> Vec<Violation> {
             let tried = settles
                 .get(lease.token.as_str())
                 .is_some_and(|all| all.iter().any(|s| s.wish.is_final()));
-            if lease.pulled && !tried && next.granted_at_ms() < lease.leased_until_ms {
+            if lease.ends_by_time && !tried && next.granted_at_ms() < lease.leased_until_ms {
                 let early = lease.leased_until_ms - next.granted_at_ms();
                 finding.add(format!(
                     "{} began {early} ms before the end of {}",
@@ -300,8 +328,13 @@ pub fn attempts_count_failures(history: &History, deliveries_max: u32) -> Vec<Vi
         .map(|delivery| delivery.lease_ms)
         .min()
         .unwrap_or(0);
+    let limit = if deliveries_max == 0 {
+        u32::MAX
+    } else {
+        deliveries_max
+    };
     let mut check = |token: &str, attempt: u32, least: u32, most: u64| {
-        if attempt < least || u64::from(attempt) > most || attempt > deliveries_max {
+        if attempt < least || u64::from(attempt) > most || attempt > limit {
             finding.add(format!(
                 "{token} is attempt {attempt}: at least {least} and at most {most} were made"
             ));
@@ -328,7 +361,7 @@ pub fn attempts_count_failures(history: &History, deliveries_max: u32) -> Vec<Vi
 }
 
 /// First deliveries of a queue follow the order in which its messages stand in
-/// the log.
+/// the log; those of groups do so group by group.
 #[must_use]
 pub fn first_deliveries_are_in_order(history: &History) -> Vec<Violation> {
     let mut finding = Finding::new("first deliveries are in the order of publishing");
@@ -336,7 +369,10 @@ pub fn first_deliveries_are_in_order(history: &History) -> Vec<Violation> {
     let dead_letters: BTreeSet<&str> = dead_letter_queues(history);
     for delivery in history.leases() {
         // A dead-letter queue has the order in which messages died.
-        if !delivery.redelivered && !dead_letters.contains(delivery.queue.as_str()) {
+        if !delivery.redelivered
+            && delivery.group.is_none()
+            && !dead_letters.contains(delivery.queue.as_str())
+        {
             first.entry(&delivery.queue).or_default().push(delivery);
         }
     }
@@ -404,7 +440,12 @@ pub fn counts_add_up(history: &History, ends: &Ends) -> Vec<Violation> {
         .collect();
     for (queue, counts) in &ends.counts {
         let here = counts.ready + counts.delayed + counts.leased + counts.dead;
-        let gone = counts.acked + counts.expired + counts.dead_lettered + counts.dropped + counts.deleted;
+        let gone = counts.acked
+            + counts.expired
+            + counts.dead_lettered
+            + counts.dropped
+            + counts.deleted
+            + counts.moved;
         if counts.published != here + gone {
             finding.add(format!(
                 "{queue}: published is not the sum of the others: {counts:?}"

@@ -3,6 +3,9 @@
 //! Times are the test's own monotonic clock, from the start of the history. What
 //! the broker says of order, fences and log positions, and what it says of time,
 //! cluster time, is kept beside them and never mixed with them.
+//!
+//! A worker may be killed at any moment: what it had asked for by then and was
+//! not told the outcome of is written down as unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use quorate_client::{Error, Reason};
+
+use crate::body;
 
 /// What became of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,8 +54,12 @@ pub struct Publish {
 pub struct Delivery {
     /// From where.
     pub queue: String,
+    /// Who got it.
+    pub worker: u32,
     /// The broker's name for the message.
     pub message: MessageId,
+    /// The group of the message, if it has one.
+    pub group: Option<String>,
     /// The key that stands in the body; None if the body is damaged.
     pub key: Option<u64>,
     /// Names the lease.
@@ -65,8 +74,9 @@ pub struct Delivery {
     pub lease_ms: u64,
     /// When it ends, in cluster time.
     pub leased_until_ms: u64,
-    /// It hangs on nothing but its time: a pulled one, not a consumer's.
-    pub pulled: bool,
+    /// It hangs on nothing but its time and settlements: a pulled one, or of a
+    /// consumer that stays open.
+    pub ends_by_time: bool,
     /// When the worker had it.
     pub received: Duration,
 }
@@ -119,6 +129,28 @@ pub struct Recorder {
     history: Arc<Mutex<History>>,
 }
 
+/// A settlement under way; dropped, it is written down as it stands.
+struct Asked<'a> {
+    recorder: &'a Recorder,
+    token: String,
+    wish: Wish,
+    invoked: Duration,
+    outcome: Outcome<()>,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let settle = Settle {
+            token: std::mem::take(&mut self.token),
+            wish: self.wish,
+            invoked: self.invoked,
+            answered: self.recorder.now(),
+            outcome: self.outcome.clone(),
+        };
+        self.recorder.write(|history| history.settles.push(settle));
+    }
+}
+
 /// How much has happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -150,6 +182,16 @@ impl MessageId {
             })
         });
         parts.with_context(|| format!("{text:?} is not a message id"))
+    }
+
+    /// Of a text that the broker gave.
+    ///
+    /// # Panics
+    ///
+    /// When it is not of that form.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        Self::parse(text).expect("the broker names messages by their place in the log")
     }
 }
 
@@ -214,14 +256,48 @@ impl Recorder {
         self.write(|history| history.publishes.push(publish));
     }
 
-    /// Adds a delivery, before anything is done with it.
-    pub fn delivery(&self, delivery: Delivery) {
+    /// Adds a delivery that `worker` got, before anything is done with it. It had
+    /// asked for a lease of this length; `ends_by_time` as in [`Delivery`].
+    pub fn received(
+        &self,
+        worker: u32,
+        delivery: &quorate_client::Delivery,
+        lease: Duration,
+        ends_by_time: bool,
+    ) {
+        let delivery = Delivery {
+            queue: delivery.queue().to_owned(),
+            worker,
+            message: MessageId::of(delivery.message_id()),
+            group: delivery.group().map(str::to_owned),
+            key: body::key(delivery.body()),
+            token: delivery.token().to_owned(),
+            fence: delivery.fence(),
+            attempt: delivery.attempt(),
+            redelivered: delivery.redelivered(),
+            lease_ms: u64::try_from(lease.as_millis()).expect("a short time"),
+            leased_until_ms: delivery.leased_until_ms(),
+            ends_by_time,
+            received: self.now(),
+        };
         self.write(|history| history.deliveries.push(delivery));
     }
 
-    /// Adds a settlement with its outcome.
-    pub fn settle(&self, settle: Settle) {
-        self.write(|history| history.settles.push(settle));
+    /// Asks for a settlement, waits for its outcome, and adds it; as unknown if
+    /// this is dropped before.
+    pub async fn settling<T, S>(&self, token: &str, wish: Wish, ask: impl FnOnce() -> S) -> Outcome<()>
+    where
+        S: Future<Output = quorate_client::Result<T>>,
+    {
+        let mut asked = Asked {
+            recorder: self,
+            token: token.to_owned(),
+            wish,
+            invoked: self.now(),
+            outcome: Outcome::Unknown,
+        };
+        asked.outcome = Outcome::of(ask().await, |_| ());
+        asked.outcome.clone()
     }
 
     /// How much has happened so far.

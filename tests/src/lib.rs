@@ -8,6 +8,7 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
+//! | [`worker`] | a worker that dies as a process does |
 //! | [`workload`] | publishers, push consumers and pull workers that misbehave on purpose |
 //! | [`history`] | what they asked for, what they were told, what they received |
 //! | [`checker`] | the promises, each decided from a history |
@@ -37,6 +38,7 @@ pub mod program;
 pub mod raw;
 pub mod relay;
 pub mod trial;
+pub mod worker;
 pub mod workload;
 pub mod wrong_clock;
 

@@ -11,7 +11,7 @@ use quorate_test_cluster::{Builder, Cluster, wait_until};
 use crate::checker::{self, Ends};
 use crate::converge::Hashes;
 use crate::history::{History, Progress, Recorder};
-use crate::workload::{self, DEAD_LETTER_QUEUE, DELIVERIES_MAX, Load, Mix, QUEUE};
+use crate::workload::{self, DEAD_LETTER_QUEUE, Load, Mix, QUEUE};
 
 /// How long the load may stand still while nothing is wrong any more.
 const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
@@ -29,7 +29,9 @@ pub struct Trial {
     pub seed: u64,
     /// Words of ERROR lines that the fault makes nodes write.
     pub expected_errors: Vec<&'static str>,
-    load: Load,
+    deliveries_max: u32,
+    /// Workers of it may be killed.
+    pub load: Load,
 }
 
 /// What a trial found when all was over.
@@ -67,14 +69,25 @@ impl Trial {
     ///
     /// When it does not start.
     pub async fn on(cluster: Cluster, seed: u64) -> Result<Self> {
+        Self::of(cluster, Mix::default(), seed).await
+    }
+
+    /// Starts a load on a cluster.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub async fn of(cluster: Cluster, mix: Mix, seed: u64) -> Result<Self> {
         let recorder = Recorder::default();
-        let load = Load::start(&cluster.endpoints(), Mix::default(), seed, &recorder).await?;
+        let deliveries_max = mix.deliveries_max;
+        let load = Load::start(&cluster.endpoints(), mix, seed, &recorder).await?;
         Ok(Self {
             cluster,
             recorder,
             hashes: Hashes::default(),
             seed,
             expected_errors: Vec::new(),
+            deliveries_max,
             load,
         })
     }
@@ -152,6 +165,7 @@ impl Trial {
             hashes,
             seed,
             expected_errors,
+            deliveries_max,
             load,
         } = self;
         load.stop().await?;
@@ -170,17 +184,10 @@ impl Trial {
             &history,
             &Ends {
                 counts,
-                deliveries_max: DELIVERIES_MAX,
+                deliveries_max,
             },
         );
-        let shown: Vec<String> = violations.iter().take(20).map(ToString::to_string).collect();
-        ensure!(
-            violations.is_empty(),
-            "seed {seed}: {} violations, the first of them:\n  {}\n{}",
-            violations.len(),
-            shown.join("\n  "),
-            cluster.logs()
-        );
+        checker::verdict(&violations).with_context(|| format!("seed {seed}{}", cluster.logs()))?;
         no_bugs_in_logs(&cluster, &expected_errors)?;
         let progress = recorder.progress();
         eprintln!("seed {seed}: {progress:?}");

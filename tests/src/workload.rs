@@ -4,14 +4,15 @@
 //! workers ack most of what they get; by the seed they also nack, release,
 //! dead-letter, extend, forget a delivery, settle it when its lease has run out,
 //! settle it twice, and close a consumer that still holds deliveries. All that
-//! they ask for and are told goes into the [`history`](crate::history).
+//! they ask for and are told goes into the [`history`](crate::history). Workers
+//! can be killed, with all that they have in hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use quorate_client::{Client, Settled, Verdict};
+use quorate_client::{Client, Message, Verdict};
 use quorate_test_cluster::wait_until;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -20,15 +21,20 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::body;
-use crate::history::{Delivery, MessageId, Outcome, Publish, Recorder, Settle, Wish};
+use crate::history::{MessageId, Outcome, Publish, Recorder, Wish};
+use crate::worker::Worker;
 
 /// Where messages are published.
 pub const QUEUE: &str = "jobs";
 /// Where those go that are given up.
 pub const DEAD_LETTER_QUEUE: &str = "failed";
-/// Most attempts in each queue.
-pub const DELIVERIES_MAX: u32 = 5;
 
+/// Numbers of consumers, of pullers, and of workers that take the place of others.
+const FIRST_CONSUMER: u32 = 1_000;
+const FIRST_PULLER: u32 = 2_000;
+const FIRST_REPLACEMENT: u32 = 3_000;
+/// Number of the worker that takes what is left.
+const DRAINER: u32 = u32::MAX;
 /// How long participants may take to end: longer than any call.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
@@ -49,6 +55,11 @@ pub struct Mix {
     pub pull_max: u32,
     /// Leases of all workers: short, so that those of forgotten deliveries end.
     pub lease: Duration,
+    /// Most attempts in each queue; 0 = as many as it takes.
+    pub deliveries_max: u32,
+    /// The messages of each publisher go to so many groups in turn; 0 = they have
+    /// no group.
+    pub groups: u64,
     /// Publishers pause while this many messages are confirmed and not acked.
     pub backlog_max: u64,
     /// A call may take this long before its outcome is unknown.
@@ -68,6 +79,8 @@ impl Default for Mix {
             pullers: 2,
             pull_max: 8,
             lease: Duration::from_secs(2),
+            deliveries_max: 5,
+            groups: 0,
             backlog_max: 400,
             timeout: Duration::from_secs(20),
             timeout_impatient: Duration::from_millis(500),
@@ -81,7 +94,19 @@ pub struct Load {
     publishing: watch::Sender<bool>,
     consuming: watch::Sender<bool>,
     publishers: JoinSet<&'static str>,
-    workers: JoinSet<&'static str>,
+    workers: Vec<Worker<&'static str>>,
+    replaced: u32,
+    hiring: Hiring,
+}
+
+/// What it takes to bring in one more participant.
+#[derive(Clone, Debug)]
+struct Hiring {
+    endpoints: Vec<String>,
+    mix: Mix,
+    seed: u64,
+    recorder: Recorder,
+    backlog: Arc<AtomicU64>,
 }
 
 /// What every participant has.
@@ -121,45 +146,86 @@ impl Load {
             .context("find the leader")?;
         client
             .declare_queue(DEAD_LETTER_QUEUE)
-            .max_deliveries(DELIVERIES_MAX)
+            .max_deliveries(mix.deliveries_max)
             .send()
             .await?;
-        let declare = client.declare_queue(QUEUE).max_deliveries(DELIVERIES_MAX);
+        let declare = client.declare_queue(QUEUE).max_deliveries(mix.deliveries_max);
         declare.dead_letter_queue(DEAD_LETTER_QUEUE).send().await?;
 
-        let (publishing, consuming) = (watch::Sender::new(true), watch::Sender::new(true));
-        let (mut publishers, mut workers) = (JoinSet::new(), JoinSet::new());
-        let backlog = Arc::new(AtomicU64::new(0));
-        let participant = |number, last: bool, running: &watch::Sender<bool>| Participant {
-            number,
+        let hiring = Hiring {
             endpoints: endpoints.to_vec(),
-            timeout: if last { mix.timeout_impatient } else { mix.timeout },
-            mix: mix.clone(),
-            seed: seed ^ (u64::from(number) << 32),
+            mix,
+            seed,
             recorder: recorder.clone(),
-            backlog: Arc::clone(&backlog),
-            running: running.subscribe(),
+            backlog: Arc::default(),
         };
-        for number in 0..mix.publishers {
-            let publisher = participant(number, number + 1 == mix.publishers, &publishing);
+        let mut load = Self {
+            publishing: watch::Sender::new(true),
+            consuming: watch::Sender::new(true),
+            publishers: JoinSet::new(),
+            workers: Vec::new(),
+            replaced: 0,
+            hiring,
+        };
+        load.hire_publishers();
+        load.hire_workers()?;
+        Ok(load)
+    }
+
+    fn hire_publishers(&mut self) {
+        let count = self.hiring.mix.publishers;
+        for number in 0..count {
+            let publisher = self
+                .hiring
+                .participant(number, number + 1 == count, &self.publishing);
             if number % 2 == 0 {
-                publishers.spawn(publisher.publish_streaming());
+                self.publishers.spawn(publisher.publish_streaming());
             } else {
-                publishers.spawn(publisher.publish_calling());
+                self.publishers.spawn(publisher.publish_calling());
             }
         }
-        for number in 0..mix.consumers {
-            workers.spawn(participant(1_000 + number, number + 1 == mix.consumers, &consuming).consume());
+    }
+
+    fn hire_workers(&mut self) -> Result<()> {
+        let Mix {
+            consumers, pullers, ..
+        } = self.hiring.mix;
+        for number in 0..consumers {
+            let worker =
+                self.hiring
+                    .participant(FIRST_CONSUMER + number, number + 1 == consumers, &self.consuming);
+            self.workers.push(Worker::start(worker.consume())?);
         }
-        for number in 0..mix.pullers {
-            workers.spawn(participant(2_000 + number, number + 1 == mix.pullers, &consuming).pull());
+        for number in 0..pullers {
+            let worker =
+                self.hiring
+                    .participant(FIRST_PULLER + number, number + 1 == pullers, &self.consuming);
+            self.workers.push(Worker::start(worker.pull())?);
         }
-        Ok(Self {
-            publishing,
-            consuming,
-            publishers,
-            workers,
-        })
+        Ok(())
+    }
+
+    /// How many workers there are.
+    #[must_use]
+    pub fn worker_count(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Kills a worker; another one of its kind takes its place.
+    ///
+    /// # Errors
+    ///
+    /// When the other cannot be started.
+    pub async fn replace_worker(&mut self, place: usize) -> Result<()> {
+        let number = FIRST_REPLACEMENT + self.replaced;
+        self.replaced += 1;
+        let worker = self.hiring.participant(number, false, &self.consuming);
+        let new = if place < self.hiring.mix.consumers as usize {
+            Worker::start(worker.consume())?
+        } else {
+            Worker::start(worker.pull())?
+        };
+        std::mem::replace(&mut self.workers[place], new).kill().await
     }
 
     /// Ends everybody and waits for the answers that they still get, or do not
@@ -172,7 +238,26 @@ impl Load {
         self.publishing.send_replace(false);
         end(&mut self.publishers).await.context("publishers")?;
         self.consuming.send_replace(false);
-        end(&mut self.workers).await.context("workers")
+        for worker in self.workers {
+            worker.end().await?;
+        }
+        Ok(())
+    }
+}
+
+impl Hiring {
+    fn participant(&self, number: u32, last: bool, running: &watch::Sender<bool>) -> Participant {
+        let mix = &self.mix;
+        Participant {
+            number,
+            endpoints: self.endpoints.clone(),
+            timeout: if last { mix.timeout_impatient } else { mix.timeout },
+            mix: mix.clone(),
+            seed: self.seed ^ (u64::from(number) << 32),
+            recorder: self.recorder.clone(),
+            backlog: Arc::clone(&self.backlog),
+            running: running.subscribe(),
+        }
     }
 }
 
@@ -206,9 +291,9 @@ pub async fn drain(client: &Client, queues: &[&str], recorder: &Recorder) -> Res
                 .lease(LEASE)
                 .wait(Duration::from_millis(100));
             for delivery in pull.send().await.ok()? {
-                recorder.delivery(received(&delivery, LEASE, true, recorder));
+                recorder.received(DRAINER, &delivery, LEASE, true);
                 let token = delivery.token().to_owned();
-                recorded(recorder, token, Wish::Ack, delivery.ack()).await;
+                recorder.settling(&token, Wish::Ack, || delivery.ack()).await;
             }
             let counts = client.describe_queue(*queue).await.ok()?.counts;
             left += counts.ready + counts.delayed + counts.leased;
@@ -250,6 +335,14 @@ impl Participant {
         (u64::from(self.number) << 32) | u64::from(count)
     }
 
+    fn message(&self, key: u64) -> Message {
+        let message = Message::new(body::of(key));
+        match key.checked_rem(self.mix.groups) {
+            Some(group) => message.group(format!("group {group:02}")),
+            None => message,
+        }
+    }
+
     fn published(&self, key: u64, outcome: Outcome<MessageId>) {
         if outcome.done().is_some() {
             self.backlog.fetch_add(1, Ordering::Relaxed);
@@ -277,12 +370,12 @@ impl Participant {
                 break;
             }
             let key = self.key(count);
-            let confirm = publisher.send(body::of(key)).await;
+            let confirm = publisher.send(self.message(key)).await;
             let this = self.clone();
             confirms.spawn(async move {
                 this.published(
                     key,
-                    Outcome::of(confirm.await, |published| id(published.message_id())),
+                    Outcome::of(confirm.await, |published| MessageId::of(published.message_id())),
                 );
             });
             while confirms.try_join_next().is_some() {}
@@ -301,7 +394,7 @@ impl Participant {
                 .map(|more| self.key(count + more))
                 .collect();
             count += u32::try_from(keys.len()).expect("a few");
-            let messages = keys.iter().map(|&key| body::of(key).into());
+            let messages = keys.iter().map(|&key| self.message(key));
             let outcome = Outcome::of(client.publish_all(QUEUE, messages).await, |published| {
                 published.message_ids
             });
@@ -309,7 +402,7 @@ impl Participant {
                 self.published(
                     key,
                     match &outcome {
-                        Outcome::Done(ids) => Outcome::Done(id(&ids[place])),
+                        Outcome::Done(ids) => Outcome::Done(MessageId::of(&ids[place])),
                         Outcome::Refused(reason) => Outcome::Refused(*reason),
                         Outcome::Unknown => Outcome::Unknown,
                     },
@@ -372,70 +465,70 @@ impl Participant {
         "puller"
     }
 
-    fn received(&self, delivery: &quorate_client::Delivery, pulled: bool) {
+    fn received(&self, delivery: &quorate_client::Delivery, ends_by_time: bool) {
         self.recorder
-            .delivery(received(delivery, self.mix.lease, pulled, &self.recorder));
+            .received(self.number, delivery, self.mix.lease, ends_by_time);
     }
 
     fn act(&self, acts: &mut JoinSet<()>, client: &Client, act: Act, delivery: quorate_client::Delivery) {
-        let worker = Worker {
+        let hand = Hand {
             client: client.clone(),
             participant: self.clone(),
         };
-        acts.spawn(async move { worker.carry_out(act, delivery).await });
+        acts.spawn(async move { hand.carry_out(act, delivery).await });
         while acts.try_join_next().is_some() {}
     }
 }
 
-struct Worker {
+struct Hand {
     client: Client,
     participant: Participant,
 }
 
-impl Worker {
+impl Hand {
     async fn carry_out(&self, act: Act, mut delivery: quorate_client::Delivery) {
         let recorder = &self.participant.recorder;
         let token = delivery.token().to_owned();
         match act {
             Act::Settle(wish) => {
-                let settling = match wish {
+                let ask = || match wish {
                     Wish::Ack => delivery.ack(),
                     Wish::Nack => delivery.nack("by the seed"),
                     Wish::Release => delivery.release(),
                     Wish::DeadLetter => delivery.dead_letter("by the seed"),
                     Wish::Extend => unreachable!("extending is an act of its own"),
                 };
-                let outcome = recorded(recorder, token, wish, settling).await;
+                let outcome = recorder.settling(&token, wish, ask).await;
                 self.settled(wish, &outcome);
             }
             Act::ExtendThenAck => {
-                let extending = delivery.extend(self.participant.mix.lease);
-                recorded(recorder, token.clone(), Wish::Extend, async {
-                    extending.await.map(|()| Settled::default())
-                })
-                .await;
-                let outcome = recorded(recorder, token, Wish::Ack, delivery.ack()).await;
+                let (extended, lease) = (&mut delivery, self.participant.mix.lease);
+                recorder
+                    .settling(&token, Wish::Extend, move || extended.extend(lease))
+                    .await;
+                let outcome = recorder.settling(&token, Wish::Ack, || delivery.ack()).await;
                 self.settled(Wish::Ack, &outcome);
             }
             Act::AckTwice => {
-                let outcome = recorded(recorder, token.clone(), Wish::Ack, delivery.ack()).await;
+                let outcome = recorder.settling(&token, Wish::Ack, || delivery.ack()).await;
                 self.settled(Wish::Ack, &outcome);
-                self.settle_by_token(token, Wish::Ack, Verdict::Ack).await;
+                self.settle_by_token(&token, Wish::Ack, Verdict::Ack).await;
             }
             Act::AckLate => {
                 tokio::time::sleep(self.participant.mix.lease.mul_f64(1.1)).await;
-                self.settle_by_token(token, Wish::Ack, Verdict::Ack).await;
+                self.settle_by_token(&token, Wish::Ack, Verdict::Ack).await;
             }
             Act::Forget => unreachable!("nothing is carried out"),
         }
     }
 
-    async fn settle_by_token(&self, token: String, wish: Wish, verdict: Verdict) {
-        let settling = async {
-            let mut results = self.client.settle([(token.clone(), verdict)]).await?;
+    async fn settle_by_token(&self, token: &str, wish: Wish, verdict: Verdict) {
+        let ask = || async {
+            let mut results = self.client.settle([(token, verdict)]).await?;
             results.pop().expect("one result for each settlement")
         };
-        let outcome = recorded(&self.participant.recorder, token.clone(), wish, settling).await;
+        let recorder = &self.participant.recorder;
+        let outcome = recorder.settling(token, wish, ask).await;
         self.settled(wish, &outcome);
     }
 
@@ -461,48 +554,4 @@ fn draw(rng: &mut StdRng) -> Act {
         95..97 => Act::AckLate,
         _ => Act::Forget,
     }
-}
-
-/// Waits for the outcome of a settlement and writes it down.
-async fn recorded(
-    recorder: &Recorder,
-    token: String,
-    wish: Wish,
-    settling: impl Future<Output = quorate_client::Result<Settled>>,
-) -> Outcome<()> {
-    let invoked = recorder.now();
-    let outcome = Outcome::of(settling.await, |_| ());
-    recorder.settle(Settle {
-        token,
-        wish,
-        invoked,
-        answered: recorder.now(),
-        outcome: outcome.clone(),
-    });
-    outcome
-}
-
-fn received(
-    delivery: &quorate_client::Delivery,
-    lease: Duration,
-    pulled: bool,
-    recorder: &Recorder,
-) -> Delivery {
-    Delivery {
-        queue: delivery.queue().to_owned(),
-        message: id(delivery.message_id()),
-        key: body::key(delivery.body()),
-        token: delivery.token().to_owned(),
-        fence: delivery.fence(),
-        attempt: delivery.attempt(),
-        redelivered: delivery.redelivered(),
-        lease_ms: u64::try_from(lease.as_millis()).expect("a short time"),
-        leased_until_ms: delivery.leased_until_ms(),
-        pulled,
-        received: recorder.now(),
-    }
-}
-
-fn id(text: &str) -> MessageId {
-    MessageId::parse(text).expect("the broker names messages by their place in the log")
 }

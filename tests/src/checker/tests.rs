@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::*;
 use crate::history::Settle;
 
-const LEASE_MS: u64 = 1_000;
+pub(super) const LEASE_MS: u64 = 1_000;
 
 /// Tells a history step by step; a clock tick per step.
 #[derive(Default)]
-struct Story {
-    history: History,
+pub(super) struct Story {
+    pub(super) history: History,
     tick: u64,
 }
 
@@ -35,10 +35,12 @@ impl Story {
         self.publish(key, Outcome::Done(message(key)))
     }
 
-    fn delivery(mut self, key: u64, fence: u64, change: impl FnOnce(&mut Delivery)) -> Self {
+    pub(super) fn delivery(mut self, key: u64, fence: u64, change: impl FnOnce(&mut Delivery)) -> Self {
         let mut delivery = Delivery {
             queue: "jobs".to_owned(),
+            worker: 1,
             message: message(key),
+            group: None,
             key: Some(key),
             token: token(fence),
             fence,
@@ -46,7 +48,7 @@ impl Story {
             redelivered: false,
             lease_ms: LEASE_MS,
             leased_until_ms: fence * 10 * LEASE_MS,
-            pulled: true,
+            ends_by_time: true,
             received: self.now(),
         };
         change(&mut delivery);
@@ -65,7 +67,7 @@ impl Story {
         })
     }
 
-    fn settle(mut self, fence: u64, wish: Wish, outcome: Outcome<()>) -> Self {
+    pub(super) fn settle(mut self, fence: u64, wish: Wish, outcome: Outcome<()>) -> Self {
         let (invoked, answered) = (self.now(), self.now());
         self.history.settles.push(Settle {
             token: token(fence),
@@ -77,7 +79,7 @@ impl Story {
         self
     }
 
-    fn ack(self, fence: u64) -> Self {
+    pub(super) fn ack(self, fence: u64) -> Self {
         self.settle(fence, Wish::Ack, Outcome::Done(()))
     }
 }
@@ -93,7 +95,7 @@ fn token(fence: u64) -> String {
     format!("lease {fence}")
 }
 
-const STALE: Outcome<()> = Outcome::Refused(Some(quorate_client::Reason::StaleLease));
+pub(super) const STALE: Outcome<()> = Outcome::Refused(Some(quorate_client::Reason::StaleLease));
 
 /// One message that is nacked, expires, and is acked at its third attempt; a
 /// stale ack in between; one dead letter.
