@@ -50,7 +50,7 @@ impl ConsumeStream {
             .unwrap();
     }
 
-    async fn deliver(&self, fences: impl IntoIterator<Item = u64>) {
+    pub(crate) async fn deliver(&self, fences: impl IntoIterator<Item = u64>) {
         let deliveries = fences.into_iter().map(delivery).collect();
         self.answer(Response::Deliveries(v1::Deliveries { deliveries }))
             .await;
@@ -88,7 +88,7 @@ impl ConsumeStream {
 }
 
 /// A consumer, and the broker's end of its first stream.
-async fn open(
+pub(crate) async fn open(
     started: &mut Started,
     client: quorate_client::Client,
 ) -> (Consumer, ConsumeStream, v1::ConsumeOpen) {
@@ -98,12 +98,12 @@ async fn open(
     (opening.await.unwrap().unwrap(), stream, open)
 }
 
-async fn fence(consumer: &mut Consumer) -> u64 {
+pub(crate) async fn fence(consumer: &mut Consumer) -> u64 {
     consumer.next().await.unwrap().unwrap().fence()
 }
 
 /// Nothing comes for a while.
-async fn is_silent(consumer: &mut Consumer) -> bool {
+pub(crate) async fn is_silent(consumer: &mut Consumer) -> bool {
     timeout(Duration::from_millis(100), consumer.next())
         .await
         .is_err()

@@ -1,8 +1,13 @@
 //! A broker that does what a test tells it to.
 //!
 //! Unary publishes follow a script of [`Step`]s, then are applied. Streams are
-//! handed to the test, which plays the broker's part by hand.
+//! handed to the test, which plays the broker's part by hand. Other calls are
+//! kept, and get the answers that the test has prepared.
 
+mod proxy;
+mod service;
+
+use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,13 +15,14 @@ use std::time::Duration;
 use prost::Message as _;
 use quorate_client::{Builder, Client};
 use quorate_proto::v1;
-use quorate_proto::v1::broker_server::{Broker, BrokerServer};
-use quorate_proto::v1::cluster_server::{Cluster, ClusterServer};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use quorate_proto::v1::broker_server::BrokerServer;
+use quorate_proto::v1::cluster_server::ClusterServer;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status, Streaming};
+
+pub(crate) use self::proxy::Proxy;
 
 /// What the nodes of one cluster have in common.
 #[derive(Clone, Default)]
@@ -53,6 +59,8 @@ impl Replicated {
 
 /// What a node does with the next unary publish.
 pub(crate) enum Step {
+    /// Answers this.
+    Answer(v1::PublishResponse),
     /// Answers an error.
     Fail(v1::ErrorDetail),
     /// Applies it, and breaks off instead of answering.
@@ -60,6 +68,15 @@ pub(crate) enum Step {
     /// Does nothing, for ever.
     Hang,
 }
+
+/// What a node says to the next call that has this type of answer.
+enum Prepared<A> {
+    Answer(A),
+    Fail(v1::ErrorDetail),
+    LoseAnswer,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
 
 #[derive(Clone)]
 pub(crate) struct Node {
@@ -73,6 +90,8 @@ struct Inner {
     script: Mutex<VecDeque<Step>>,
     seen: Mutex<Vec<v1::RequestId>>,
     settled: Mutex<Vec<v1::SettleRequest>>,
+    heard: Mutex<Vec<Box<dyn Any + Send>>>,
+    prepared: Mutex<Vec<Box<dyn Any + Send>>>,
     publish_streams: mpsc::UnboundedSender<PublishStream>,
     consume_streams: mpsc::UnboundedSender<ConsumeStream>,
 }
@@ -124,6 +143,8 @@ impl Node {
                 script: Mutex::default(),
                 seen: Mutex::default(),
                 settled: Mutex::default(),
+                heard: Mutex::default(),
+                prepared: Mutex::default(),
                 publish_streams: publish_sender,
                 consume_streams: consume_sender,
             }),
@@ -138,6 +159,11 @@ impl Node {
             publish_streams,
             consume_streams,
         }
+    }
+
+    /// Its node id: the port where it listens.
+    pub(crate) fn id(&self) -> u64 {
+        self.address.rsplit_once(':').unwrap().1.parse().unwrap()
     }
 
     pub(crate) fn lead(&self, term: u64) {
@@ -167,6 +193,54 @@ impl Node {
     /// Unary settles that reached this node.
     pub(crate) fn settled(&self) -> Vec<v1::SettleRequest> {
         self.inner.settled.lock().unwrap().clone()
+    }
+
+    /// Prepares the answer to the next call that has this type of answer.
+    pub(crate) fn will_answer<A: Any + Send>(&self, answer: A) {
+        self.prepare(Prepared::Answer(answer));
+    }
+
+    /// Prepares an error for the next call that has this type of answer.
+    pub(crate) fn will_refuse<A: Any + Send>(&self, detail: v1::ErrorDetail) {
+        self.prepare(Prepared::<A>::Fail(detail));
+    }
+
+    /// Breaks off at the next call that has this type of answer.
+    pub(crate) fn will_break_off<A: Any + Send>(&self) {
+        self.prepare(Prepared::<A>::LoseAnswer);
+    }
+
+    fn prepare<A: Any + Send>(&self, prepared: Prepared<A>) {
+        self.inner.prepared.lock().unwrap().push(Box::new(prepared));
+    }
+
+    /// The calls of this type that reached this node, of those that get prepared
+    /// answers.
+    pub(crate) fn heard<Q: Any + Clone>(&self) -> Vec<Q> {
+        let heard = self.inner.heard.lock().unwrap();
+        heard
+            .iter()
+            .filter_map(|request| request.downcast_ref::<Q>().cloned())
+            .collect()
+    }
+
+    /// Keeps a call, and gives it the answer that was prepared for it, or else an
+    /// empty one.
+    fn reply<Q: Any + Send, A: Any + Default>(&self, request: Request<Q>) -> Answer<A> {
+        self.inner
+            .heard
+            .lock()
+            .unwrap()
+            .push(Box::new(request.into_inner()));
+        let mut prepared = self.inner.prepared.lock().unwrap();
+        let Some(place) = prepared.iter().position(|prepared| prepared.is::<Prepared<A>>()) else {
+            return Ok(Response::new(A::default()));
+        };
+        match *prepared.remove(place).downcast().unwrap() {
+            Prepared::Answer(answer) => Ok(Response::new(answer)),
+            Prepared::Fail(detail) => Err(status(detail)),
+            Prepared::LoseAnswer => Err(Status::unavailable("broken off")),
+        }
     }
 
     fn check_leads(&self) -> Result<(), Status> {
@@ -244,297 +318,6 @@ pub(crate) fn client(addresses: &[&str]) -> Client {
 pub(crate) async fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap().to_string()
-}
-
-/// Stands in front of a node, and freezes: connections stay open, and nothing
-/// comes through any more, like with a process that was sent SIGSTOP.
-pub(crate) struct Proxy {
-    pub(crate) address: String,
-    frozen: watch::Sender<bool>,
-}
-
-impl Proxy {
-    pub(crate) async fn start(to: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let (frozen, watch) = watch::channel(false);
-        let to = to.to_owned();
-        tokio::spawn(async move {
-            while let Ok((near, _)) = listener.accept().await {
-                let far = TcpStream::connect(&to).await.unwrap();
-                let (near_read, near_write) = near.into_split();
-                let (far_read, far_write) = far.into_split();
-                tokio::spawn(pass(near_read, far_write, watch.clone()));
-                tokio::spawn(pass(far_read, near_write, watch.clone()));
-            }
-        });
-        Self { address, frozen }
-    }
-
-    pub(crate) fn freeze(&self) {
-        self.frozen.send_replace(true);
-    }
-}
-
-async fn pass(
-    mut from: tokio::net::tcp::OwnedReadHalf,
-    mut to: tokio::net::tcp::OwnedWriteHalf,
-    mut frozen: watch::Receiver<bool>,
-) {
-    let mut buffer = vec![0; 1 << 16];
-    while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        // The sender lives as long as the test.
-        let _ = frozen.wait_for(|frozen| !frozen).await;
-        if to.write_all(&buffer[..count]).await.is_err() {
-            return;
-        }
-    }
-}
-
-type Answer<T> = Result<Response<T>, Status>;
-
-#[tonic::async_trait]
-impl Broker for Node {
-    async fn declare_queue(&self, _: Request<v1::DeclareQueueRequest>) -> Answer<v1::DeclareQueueResponse> {
-        self.check_leads()?;
-        Ok(Response::new(v1::DeclareQueueResponse {
-            created: true,
-            ..Default::default()
-        }))
-    }
-
-    async fn update_queue(&self, _: Request<v1::UpdateQueueRequest>) -> Answer<v1::UpdateQueueResponse> {
-        Err(status(detail(v1::Reason::QueueNotFound)))
-    }
-
-    async fn describe_queue(
-        &self,
-        _: Request<v1::DescribeQueueRequest>,
-    ) -> Answer<v1::DescribeQueueResponse> {
-        std::future::pending().await
-    }
-
-    /// Queues a, b, c, in pages of two.
-    async fn list_queues(&self, request: Request<v1::ListQueuesRequest>) -> Answer<v1::ListQueuesResponse> {
-        let after = request.into_inner().after;
-        let names = ["a", "b", "c"].into_iter().filter(|name| *name > after.as_str());
-        let queues: Vec<_> = names
-            .map(|name| v1::QueueInfo {
-                name: name.to_owned(),
-                ..Default::default()
-            })
-            .take(2)
-            .collect();
-        let next = if queues.len() == 2 {
-            queues[1].name.clone()
-        } else {
-            String::new()
-        };
-        Ok(Response::new(v1::ListQueuesResponse {
-            queues,
-            next,
-            read_index: 1,
-        }))
-    }
-
-    async fn purge_queue(&self, _: Request<v1::PurgeQueueRequest>) -> Answer<v1::PurgeQueueResponse> {
-        Ok(Response::new(v1::PurgeQueueResponse {
-            commit: None,
-            purged: 3,
-        }))
-    }
-
-    async fn delete_queue(&self, _: Request<v1::DeleteQueueRequest>) -> Answer<v1::DeleteQueueResponse> {
-        Ok(Response::new(v1::DeleteQueueResponse {
-            commit: None,
-            deleted: 4,
-        }))
-    }
-
-    async fn publish(&self, request: Request<v1::PublishRequest>) -> Answer<v1::PublishResponse> {
-        let request = request.into_inner();
-        self.inner.seen.lock().unwrap().push(request.request_id.unwrap());
-        self.check_leads()?;
-        let step = self.inner.script.lock().unwrap().pop_front();
-        match step {
-            None => Ok(Response::new(self.replicated.publish(&request))),
-            Some(Step::Fail(detail)) => Err(status(detail)),
-            Some(Step::LoseAnswer) => {
-                self.replicated.publish(&request);
-                Err(Status::unavailable("broken off"))
-            }
-            Some(Step::Hang) => std::future::pending().await,
-        }
-    }
-
-    type PublishStreamStream = ReceiverStream<Result<v1::PublishStreamResponse, Status>>;
-
-    async fn publish_stream(
-        &self,
-        request: Request<Streaming<v1::PublishStreamRequest>>,
-    ) -> Answer<Self::PublishStreamStream> {
-        self.check_leads()?;
-        let (answers, receiver) = mpsc::channel(64);
-        let _ = self.inner.publish_streams.send(PublishStream {
-            requests: request.into_inner(),
-            answers,
-        });
-        Ok(Response::new(ReceiverStream::new(receiver)))
-    }
-
-    async fn lease(&self, request: Request<v1::LeaseRequest>) -> Answer<v1::LeaseResponse> {
-        let count = request.into_inner().max_messages;
-        let deliveries = (1..=count).map(|n| delivery(n.into())).collect();
-        Ok(Response::new(v1::LeaseResponse {
-            commit: None,
-            deliveries,
-        }))
-    }
-
-    /// Every token that begins with `stale` is.
-    async fn settle(&self, request: Request<v1::SettleRequest>) -> Answer<v1::SettleResponse> {
-        self.inner.settled.lock().unwrap().push(request.get_ref().clone());
-        let settlements = request.into_inner().settlements.into_iter();
-        let results = settlements.map(|settlement| v1::SettleResult {
-            error: settlement
-                .token
-                .starts_with("stale")
-                .then(|| detail(v1::Reason::StaleLease)),
-            leased_until_ms: 0,
-        });
-        Ok(Response::new(v1::SettleResponse {
-            commit: None,
-            results: results.collect(),
-        }))
-    }
-
-    type ConsumeStream = ReceiverStream<Result<v1::ConsumeResponse, Status>>;
-
-    async fn consume(&self, request: Request<Streaming<v1::ConsumeRequest>>) -> Answer<Self::ConsumeStream> {
-        self.check_leads()?;
-        let (answers, receiver) = mpsc::channel(64);
-        let _ = self.inner.consume_streams.send(ConsumeStream {
-            requests: request.into_inner(),
-            answers,
-        });
-        Ok(Response::new(ReceiverStream::new(receiver)))
-    }
-
-    async fn pause_queue(&self, _: Request<v1::PauseQueueRequest>) -> Answer<v1::PauseQueueResponse> {
-        Err(not_played())
-    }
-
-    async fn explain_queue(&self, _: Request<v1::ExplainQueueRequest>) -> Answer<v1::ExplainQueueResponse> {
-        Err(not_played())
-    }
-
-    async fn declare_exchange(
-        &self,
-        _: Request<v1::DeclareExchangeRequest>,
-    ) -> Answer<v1::DeclareExchangeResponse> {
-        Err(not_played())
-    }
-
-    async fn update_exchange(
-        &self,
-        _: Request<v1::UpdateExchangeRequest>,
-    ) -> Answer<v1::UpdateExchangeResponse> {
-        Err(not_played())
-    }
-
-    async fn delete_exchange(
-        &self,
-        _: Request<v1::DeleteExchangeRequest>,
-    ) -> Answer<v1::DeleteExchangeResponse> {
-        Err(not_played())
-    }
-
-    async fn list_exchanges(
-        &self,
-        _: Request<v1::ListExchangesRequest>,
-    ) -> Answer<v1::ListExchangesResponse> {
-        Err(not_played())
-    }
-
-    async fn bind(&self, _: Request<v1::BindRequest>) -> Answer<v1::BindResponse> {
-        Err(not_played())
-    }
-
-    async fn unbind(&self, _: Request<v1::UnbindRequest>) -> Answer<v1::UnbindResponse> {
-        Err(not_played())
-    }
-
-    async fn transact(&self, _: Request<v1::TransactRequest>) -> Answer<v1::TransactResponse> {
-        Err(not_played())
-    }
-
-    async fn browse(&self, _: Request<v1::BrowseRequest>) -> Answer<v1::BrowseResponse> {
-        Err(not_played())
-    }
-
-    async fn get_message(&self, _: Request<v1::GetMessageRequest>) -> Answer<v1::GetMessageResponse> {
-        Err(not_played())
-    }
-
-    async fn operate_messages(
-        &self,
-        _: Request<v1::OperateMessagesRequest>,
-    ) -> Answer<v1::OperateMessagesResponse> {
-        Err(not_played())
-    }
-
-    async fn redrive(&self, _: Request<v1::RedriveRequest>) -> Answer<v1::RedriveResponse> {
-        Err(not_played())
-    }
-
-    async fn undo_redrive(&self, _: Request<v1::UndoRedriveRequest>) -> Answer<v1::UndoRedriveResponse> {
-        Err(not_played())
-    }
-
-    async fn trace(&self, _: Request<v1::TraceRequest>) -> Answer<v1::TraceResponse> {
-        Err(not_played())
-    }
-}
-
-#[tonic::async_trait]
-impl Cluster for Node {
-    async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
-        let role = self.inner.role.lock().unwrap().clone();
-        let members = role.members.into_iter().map(|client_address| v1::Member {
-            client_address,
-            ..Default::default()
-        });
-        Ok(Response::new(v1::StatusResponse {
-            role: if role.leads { "leader" } else { "follower" }.to_owned(),
-            term: role.term,
-            members: members.collect(),
-            ..Default::default()
-        }))
-    }
-
-    async fn add_node(&self, _: Request<v1::AddNodeRequest>) -> Answer<v1::AddNodeResponse> {
-        Err(Status::unavailable("broken off"))
-    }
-
-    async fn remove_node(&self, _: Request<v1::RemoveNodeRequest>) -> Answer<v1::RemoveNodeResponse> {
-        Ok(Response::new(v1::RemoveNodeResponse {}))
-    }
-
-    async fn transfer_leader(
-        &self,
-        _: Request<v1::TransferLeaderRequest>,
-    ) -> Answer<v1::TransferLeaderResponse> {
-        Ok(Response::new(v1::TransferLeaderResponse::default()))
-    }
-
-    async fn snapshot(&self, _: Request<v1::SnapshotRequest>) -> Answer<v1::SnapshotResponse> {
-        Ok(Response::new(v1::SnapshotResponse { snapshot_index: 17 }))
-    }
-}
-
-/// What a call answers that no test makes.
-fn not_played() -> Status {
-    Status::unimplemented("the fake broker does not play this call")
 }
 
 /// The lease number `fence`, with token `t<fence>`.

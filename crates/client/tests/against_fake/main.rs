@@ -4,4 +4,8 @@
 mod calls;
 mod consuming;
 mod fake;
+mod operating;
 mod publishing;
+mod routing;
+mod tracing;
+mod transacting;

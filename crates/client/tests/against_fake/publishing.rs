@@ -9,7 +9,7 @@ use crate::fake::{Node, Proxy, PublishStream, Replicated, builder, client, detai
 
 impl PublishStream {
     /// The next `count` publishes, however they are framed.
-    async fn take(&mut self, count: usize) -> Vec<v1::PublishRequest> {
+    pub(crate) async fn take(&mut self, count: usize) -> Vec<v1::PublishRequest> {
         let mut publishes = Vec::new();
         while publishes.len() < count {
             let frame = self.requests.message().await.unwrap().expect("more publishes");
@@ -18,7 +18,7 @@ impl PublishStream {
         publishes
     }
 
-    async fn answer(&self, request: &v1::PublishRequest, outcome: Outcome) {
+    pub(crate) async fn answer(&self, request: &v1::PublishRequest, outcome: Outcome) {
         let sequence = request.request_id.unwrap().sequence;
         let confirms = vec![v1::Confirm {
             sequence,
