@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt as _};
+use quorate_node::broker::ConsumerOptions;
 use quorate_node::session::{Event, Session};
 use quorate_node::types::{ConsumerId, SessionId};
 use quorate_node::{Broker, BrokerError};
@@ -111,16 +112,21 @@ async fn open_session(broker: &Broker, open: v1::ConsumeOpen, answers: &Answers)
                 format!("1 to {CREDIT_MAX} to open, not 0"),
             ));
         }
-        Ok((convert::queue_name(&open.queue)?, credit))
+        Ok(ConsumerOptions {
+            queue: convert::queue_name(&open.queue)?,
+            credit,
+            lease: convert::nonzero(open.lease_ms),
+            name: open.name,
+            priority: open.priority,
+        })
     };
-    let (queue, credit) = checked().map_err(End::Refused)?;
-    let lease = convert::nonzero(open.lease_ms);
+    let options = checked().map_err(End::Refused)?;
     let (_, session) = broker
         .attach(SessionId(open.session))
         .await
         .map_err(End::Refused)?;
     let (position, ()) = broker
-        .consume(&session, CONSUMER, queue, credit, lease, open.name)
+        .consume(&session, CONSUMER, options)
         .await
         .map_err(End::Refused)?;
     let opened = v1::ConsumeOpened {

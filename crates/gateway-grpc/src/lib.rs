@@ -7,7 +7,10 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `unary` | queues, publish, lease, settle |
+//! | `service` | hands every call on to one of the files below |
+//! | `queues`, `exchanges` | declare, change, delete, look |
+//! | `messages` | publish, lease, settle, transact |
+//! | `operate` | browse, get, operate, redrive |
 //! | `publish_stream` | a long-lived publisher with many requests in flight |
 //! | `consume` | a push consumer: its session, deliveries, credit, settlements |
 //! | `cluster` | status and membership |
@@ -20,8 +23,12 @@ mod cluster;
 mod consume;
 mod convert;
 mod error;
+mod exchanges;
+mod messages;
+mod operate;
 mod publish_stream;
-mod unary;
+mod queues;
+mod service;
 
 use std::future::Future;
 use std::time::Duration;
@@ -75,7 +82,7 @@ pub async fn serve(
         .initial_connection_window_size(4 * 1024 * 1024)
         .max_concurrent_streams(1_000)
         .add_service(
-            BrokerServer::new(unary::Service {
+            BrokerServer::new(service::Service {
                 broker: broker.clone(),
             })
             .max_decoding_message_size(REQUEST_BYTES_MAX)

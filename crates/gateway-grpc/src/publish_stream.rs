@@ -112,9 +112,9 @@ async fn submit(
         let answers = submitted.answer().await.map_err(|error| error::status(&error))?;
         for (sequence, answer) in sequences.into_iter().zip(answers) {
             confirms.push(match answer {
-                Ok((position, ids)) => v1::Confirm {
+                Ok((position, published)) => v1::Confirm {
                     sequence,
-                    outcome: Some(Outcome::Confirmed(convert::published(position, &ids))),
+                    outcome: Some(Outcome::Confirmed(convert::published(position, published))),
                 },
                 Err(error) => refused(sequence, &error),
             });

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use quorate_core::command::Request;
+use quorate_core::command::{Command, Publish, Request, Settlement, Verdict};
 use quorate_core::ids::Timestamp;
 use quorate_core::outcome::Outcome;
 use quorate_core::{Repeated, batch};
@@ -36,6 +36,54 @@ pub(crate) struct Proposal {
     pub(crate) contents: Vec<Bytes>,
 }
 
+impl Proposal {
+    /// Bytes of contents, and of texts in the commands that have no small bound.
+    fn bytes(&self) -> usize {
+        let contents: usize = self.contents.iter().map(Bytes::len).sum();
+        let texts: usize = self
+            .requests
+            .iter()
+            .map(|request| text_bytes(&request.command))
+            .sum();
+        contents + texts
+    }
+}
+
+fn text_bytes(command: &Command) -> usize {
+    match command {
+        Command::Publish(publish) => label_bytes(publish),
+        Command::Settle { settlements } => reason_bytes(settlements),
+        Command::Transact {
+            settlements,
+            publishes,
+        } => reason_bytes(settlements) + publishes.iter().map(label_bytes).sum::<usize>(),
+        Command::Operate { messages, .. } => size_of_val(messages.as_slice()),
+        _ => 0,
+    }
+}
+
+fn label_bytes(publish: &Publish) -> usize {
+    let labels = publish
+        .messages
+        .iter()
+        .filter_map(|message| message.labels.as_ref());
+    labels
+        .map(|labels| {
+            let headers = labels.headers.iter();
+            let headers: usize = headers.map(|(name, value)| name.len() + value.len()).sum();
+            labels.routing_key.len() + labels.group.len() + labels.dedup_id.len() + headers
+        })
+        .sum()
+}
+
+fn reason_bytes(settlements: &[Settlement]) -> usize {
+    let reasons = settlements.iter().map(|settlement| match &settlement.verdict {
+        Verdict::Nack { reason, .. } | Verdict::DeadLetter { reason } => reason.len(),
+        Verdict::Ack | Verdict::Release | Verdict::Extend { .. } => 0,
+    });
+    reasons.sum()
+}
+
 /// Requests that were applied.
 #[derive(Clone, Debug)]
 pub(crate) struct Committed {
@@ -52,6 +100,12 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
+    /// The outcome of a proposal of one request, and where that was executed.
+    pub(crate) fn into_answer(self) -> (Position, Outcome) {
+        let mut answers = self.into_answers();
+        answers.next().expect("one outcome for one request")
+    }
+
     /// The outcomes in order, each with where in the log its request was executed.
     pub(crate) fn into_answers(self) -> impl Iterator<Item = (Position, Outcome)> {
         let Self { index, term, at, .. } = self;
@@ -70,6 +124,7 @@ type Answer = Result<Committed, BrokerError>;
 
 struct Waiting {
     proposal: Proposal,
+    /// See [`Proposal::bytes`].
     bytes: usize,
     deadline: Instant,
     reply: oneshot::Sender<Answer>,
@@ -125,9 +180,9 @@ impl Batcher {
         proposal: Proposal,
         deadline: Instant,
     ) -> Result<Submitted, BrokerError> {
-        let contents: usize = proposal.contents.iter().map(Bytes::len).sum();
-        let bytes = contents + proposal.requests.len() * REQUEST_BYTES;
-        let permits = u32::try_from(bytes.min(self.room_bytes)).unwrap_or(u32::MAX);
+        let bytes = proposal.bytes();
+        let held = bytes + proposal.requests.len() * REQUEST_BYTES;
+        let permits = u32::try_from(held.min(self.room_bytes)).unwrap_or(u32::MAX);
         let room = match self.room.clone().try_acquire_many_owned(permits) {
             Ok(room) => room,
             Err(_) => {
@@ -141,7 +196,7 @@ impl Batcher {
         let (reply, answer) = oneshot::channel();
         let waiting = Waiting {
             proposal,
-            bytes: contents,
+            bytes,
             deadline,
             reply,
             room,
@@ -312,7 +367,8 @@ impl Task {
         if requests.is_empty() {
             return;
         }
-        self.counters.entry(requests.len(), bytes);
+        let content_bytes = contents.iter().map(Bytes::len).sum();
+        self.counters.entry(requests.len(), content_bytes);
         let entry = batch::encode(at, &requests, &contents);
         drop((requests, contents));
         let proposed = self.consensus.propose(entry, leadership.epoch);

@@ -25,6 +25,16 @@ pub struct Content {
     pub headers: BTreeMap<String, String>,
     /// Up to 16 MiB.
     pub body: Bytes,
+    /// The exchange that it was published to; empty = straight to a queue.
+    pub exchange: String,
+    /// As it was published; may be empty.
+    pub routing_key: String,
+    /// 0 to 9.
+    pub priority: u8,
+    /// Empty = none.
+    pub group: String,
+    /// Empty = none.
+    pub dedup_id: String,
 }
 
 impl Content {
@@ -36,11 +46,7 @@ impl Content {
                 limit: BODY_BYTES_MAX,
             });
         }
-        let bytes = self
-            .headers
-            .iter()
-            .map(|(name, value)| name.len() + value.len())
-            .sum();
+        let bytes = self.headers_bytes();
         if bytes > HEADERS_BYTES_MAX {
             return Err(BrokerError::HeadersTooLarge {
                 bytes,
@@ -49,10 +55,15 @@ impl Content {
         }
         let properties = Properties {
             headers: self.headers,
+            exchange: self.exchange,
+            routing_key: self.routing_key,
+            priority: self.priority.into(),
+            group: self.group,
+            dedup_id: self.dedup_id,
         };
         let length = properties.encoded_len();
         let mut laid_out = BytesMut::with_capacity(LENGTH_BYTES + length + self.body.len());
-        laid_out.put_u32_le(u32::try_from(length).expect("headers are bounded"));
+        laid_out.put_u32_le(u32::try_from(length).expect("properties are bounded"));
         properties.encode(&mut laid_out).expect("BytesMut grows");
         laid_out.put(self.body);
         Ok(laid_out.freeze())
@@ -77,7 +88,18 @@ impl Content {
         Ok(Self {
             headers: properties.headers,
             body: laid_out.slice(end..),
+            exchange: properties.exchange,
+            routing_key: properties.routing_key,
+            priority: u8::try_from(properties.priority).map_err(|error| damaged(&error.to_string()))?,
+            group: properties.group,
+            dedup_id: properties.dedup_id,
         })
+    }
+
+    /// Bytes of names and values of the headers.
+    pub(crate) fn headers_bytes(&self) -> usize {
+        let headers = self.headers.iter();
+        headers.map(|(name, value)| name.len() + value.len()).sum()
     }
 }
 
@@ -99,6 +121,7 @@ mod tests {
                 let content = Content {
                     headers,
                     body: body.clone(),
+                    ..Content::default()
                 };
                 let laid_out = content.clone().encode().unwrap();
                 assert_eq!(Content::decode(&laid_out).unwrap(), content);
@@ -107,10 +130,25 @@ mod tests {
     }
 
     #[test]
+    fn round_trip_of_every_property() {
+        let content = Content {
+            headers: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
+            body: Bytes::from_static(b"x"),
+            exchange: "orders".to_owned(),
+            routing_key: "eu.new".to_owned(),
+            priority: 9,
+            group: "tenant".to_owned(),
+            dedup_id: "id".to_owned(),
+        };
+        let laid_out = content.clone().encode().unwrap();
+        assert_eq!(Content::decode(&laid_out).unwrap(), content);
+    }
+
+    #[test]
     fn layout_is_as_documented() {
         let content = Content {
-            headers: BTreeMap::new(),
             body: Bytes::from_static(b"hi"),
+            ..Content::default()
         };
         assert_eq!(&content.encode().unwrap()[..], b"\0\0\0\0hi");
     }
@@ -137,7 +175,13 @@ mod tests {
 
     #[test]
     fn damaged_bytes_are_an_error() {
-        for bytes in [&b""[..], b"\x01", b"\x09\0\0\0x", b"\x02\0\0\0\xff\xff"] {
+        for bytes in [
+            &b""[..],
+            b"\x01",
+            b"\x09\0\0\0x",
+            b"\x02\0\0\0\xff\xff",
+            b"\x03\0\0\0\x20\x80\x02",
+        ] {
             assert!(
                 Content::decode(&Bytes::copy_from_slice(bytes)).is_err(),
                 "{bytes:?}"

@@ -54,13 +54,19 @@ pub use node::{Failure, Node, StartError};
 
 /// The value types of the state machine, for gateways.
 pub mod types {
-    pub use quorate_core::command::{Overflow, PurgeStates, Settings, SettingsPatch, Settlement, Verdict};
-    pub use quorate_core::effect::{DeadLetter, DeadReason, Leased};
-    pub use quorate_core::ids::{
-        ClientId, ConsumerId, MessageId, Millis, NodeId, ParseError, QueueName, RequestId, SessionId,
-        Timestamp, Token,
+    pub use quorate_core::browse::{ExchangeView, Filter, LeaseView, MessageView, Obstacle};
+    pub use quorate_core::command::{
+        Binding, Destination, ExchangeKind, ExchangeSettings, ExchangeSettingsPatch, HeaderMatch, Operation,
+        Overflow, PurgeStates, Selector, Settings, SettingsPatch, Settlement, Target, Verdict,
     };
-    pub use quorate_core::outcome::{Exit, MessageState, Rejection, Reply, Settled};
+    pub use quorate_core::effect::{DeadLetter, DeadReason, Leased};
+    pub use quorate_core::event::LeasedBy;
+    pub use quorate_core::ids::{
+        ClientId, ConsumerId, ExchangeName, MessageId, Millis, NodeId, ParseError, QueueName, RequestId,
+        SessionId, Timestamp, Token,
+    };
+    pub use quorate_core::limits::PRIORITY_MAX;
+    pub use quorate_core::outcome::{Duplicate, Exit, MessageState, Rejection, Reply, Settled};
     pub use quorate_core::{QueueCounts, QueueView};
     pub use quorate_raft::{LeaderInfo, MembershipError, Status};
 }

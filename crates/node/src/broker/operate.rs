@@ -1,0 +1,215 @@
+//! What an operator does with single messages.
+//!
+//! A redrive chooses messages in the leader's state, and is then one command
+//! that names them: what is chosen may have changed meanwhile, and is refused
+//! message by message.
+
+use std::collections::BTreeMap;
+
+use quorate_core::browse::Filter;
+use quorate_core::command::{Command, Operation, Selector};
+use quorate_core::ids::{MessageId, QueueName, RequestId};
+use quorate_core::outcome::{MessageState, Rejection, Reply};
+
+use super::browse::Browse;
+use super::{Answered, Broker, Position, check_count, unexpected};
+use crate::config::MESSAGES_PER_REQUEST_MAX;
+use crate::error::BrokerError;
+
+/// Which dead letters to set free, and where to.
+#[derive(Clone, Debug)]
+pub struct Redrive {
+    /// The queue that holds them: in its dead set, or because they came to it as
+    /// dead letters.
+    pub queue: QueueName,
+    /// Which of them.
+    pub filter: Filter,
+    /// Headers that they have.
+    pub headers: BTreeMap<String, String>,
+    /// 1 to 4,096.
+    pub count_max: usize,
+    /// None = back to where each came from.
+    pub to: Option<QueueName>,
+    /// From this position on.
+    pub from: u64,
+}
+
+/// What became of a redrive.
+#[derive(Clone, Debug, Default)]
+pub struct Redriven {
+    /// Its index names the redrive. None if nothing was chosen.
+    pub position: Option<Position>,
+    /// Messages that were set free.
+    pub count: u64,
+    /// Those that were refused, with the id, unless the request was repeated.
+    pub refused: Vec<(Option<MessageId>, Rejection)>,
+    /// Where to go on; None if there are no more.
+    pub next: Option<u64>,
+}
+
+/// What became of the undoing of a redrive.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Undone {
+    /// None if there was nothing to undo.
+    pub position: Option<Position>,
+    /// Messages that were put back.
+    pub count: u64,
+}
+
+impl Broker {
+    /// Does something with certain messages of a queue, with each by itself;
+    /// results in order: the id of each, or why not.
+    pub async fn operate(
+        &self,
+        id: Option<RequestId>,
+        queue: QueueName,
+        messages: Vec<Selector>,
+        operation: Operation,
+    ) -> Answered<Vec<Result<MessageId, Rejection>>> {
+        check_count("messages", messages.len())?;
+        let command = Command::Operate {
+            queue,
+            messages,
+            operation,
+        };
+        match self.one(id, command).await? {
+            (position, Reply::Operated(results)) => Ok((position, results)),
+            (_, other) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sets dead letters of a queue free that a filter chooses.
+    pub async fn redrive(&self, id: Option<RequestId>, redrive: Redrive) -> Result<Redriven, BrokerError> {
+        check_count("max_messages", redrive.count_max)?;
+        let choice = Browse {
+            queue: redrive.queue.clone(),
+            filter: Filter {
+                dead_letters_only: true,
+                ..redrive.filter
+            },
+            headers: redrive.headers,
+            from: redrive.from,
+            count_max: redrive.count_max,
+            with_content: false,
+            local: false,
+        };
+        let (_, page) = self.browse(&choice).await?;
+        let chosen: Vec<MessageId> = page.messages.iter().map(|seen| seen.view.id).collect();
+        let operation = Operation::Redrive { to: redrive.to };
+        let Some(operated) = self.operate_chosen(id, redrive.queue, &chosen, operation).await? else {
+            return Ok(Redriven {
+                next: page.next,
+                ..Redriven::default()
+            });
+        };
+        Ok(if operated.repeated {
+            // What is chosen now is what was left by what was chosen then.
+            operated.redriven(&[], Some(redrive.from.max(1)))
+        } else {
+            operated.redriven(&chosen, page.next)
+        })
+    }
+
+    /// Puts the messages that a redrive set free, and that still wait in this
+    /// queue, back to where it found them.
+    pub async fn undo_redrive(
+        &self,
+        id: Option<RequestId>,
+        queue: QueueName,
+        redrive: u64,
+    ) -> Result<Undone, BrokerError> {
+        let chosen = self.set_free_by(&queue, redrive).await?;
+        let operation = Operation::UndoRedrive { redrive };
+        let operated = self.operate_chosen(id, queue, &chosen, operation).await?;
+        Ok(operated.map_or_else(Undone::default, |operated| Undone {
+            position: Some(operated.position),
+            count: operated.results.iter().filter(|result| result.is_ok()).count() as u64,
+        }))
+    }
+
+    /// The messages of a queue that wait since a redrive set them free: no more
+    /// than one command can name, since one command set them free.
+    async fn set_free_by(&self, queue: &QueueName, redrive: u64) -> Result<Vec<MessageId>, BrokerError> {
+        let mut choice = Browse {
+            queue: queue.clone(),
+            filter: Filter {
+                states: vec![MessageState::Ready, MessageState::Delayed],
+                redrive: Some(redrive),
+                ..Filter::default()
+            },
+            headers: BTreeMap::new(),
+            from: 0,
+            count_max: MESSAGES_PER_REQUEST_MAX,
+            with_content: false,
+            local: false,
+        };
+        let mut chosen = Vec::new();
+        self.read_barrier().await?;
+        loop {
+            let page = self.scan(&choice).await?;
+            chosen.extend(page.messages.iter().map(|seen| seen.view.id));
+            choice.count_max = MESSAGES_PER_REQUEST_MAX - chosen.len();
+            match page.next {
+                Some(next) if choice.count_max > 0 => choice.from = next,
+                _ => return Ok(chosen),
+            }
+        }
+    }
+
+    /// An operation on messages that were chosen in the state. None if there are
+    /// none, and were none when the request was first made.
+    async fn operate_chosen(
+        &self,
+        id: Option<RequestId>,
+        queue: QueueName,
+        chosen: &[MessageId],
+        operation: Operation,
+    ) -> Result<Option<Operated>, BrokerError> {
+        let command = match (chosen, id) {
+            ([], None) => return Ok(None),
+            // A repeated request is answered with what it did at first: after
+            // that, there may be nothing left to choose.
+            ([], Some(_)) => Command::Tick,
+            _ => Command::Operate {
+                queue,
+                messages: chosen.iter().copied().map(Selector::Message).collect(),
+                operation,
+            },
+        };
+        let (position, repeated, reply) = self.one_or_repeat(id, command).await?;
+        match reply {
+            Reply::Done => Ok(None),
+            Reply::Operated(results) => Ok(Some(Operated {
+                position,
+                repeated,
+                results,
+            })),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// What became of messages that were chosen.
+struct Operated {
+    position: Position,
+    /// By an earlier request of the same id: the messages are those chosen then.
+    repeated: bool,
+    results: Vec<Result<MessageId, Rejection>>,
+}
+
+impl Operated {
+    fn redriven(self, chosen: &[MessageId], next: Option<u64>) -> Redriven {
+        let mut redriven = Redriven {
+            position: Some(self.position),
+            next,
+            ..Redriven::default()
+        };
+        for (place, result) in self.results.into_iter().enumerate() {
+            match result {
+                Ok(_) => redriven.count += 1,
+                Err(why) => redriven.refused.push((chosen.get(place).copied(), why)),
+            }
+        }
+        redriven
+    }
+}
