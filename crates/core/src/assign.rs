@@ -236,6 +236,7 @@ impl Broker {
 
     fn grant(&mut self, id: QueueId, position: u64, holder: LeasedBy, lease: Option<Millis>) -> Leased {
         self.grants += 1;
+        self.held_mut(id).take_turn(position);
         let queue = self.held(id);
         let until = self.now.after(lease.unwrap_or(queue.head.settings.lease));
         let lease = Lease {

@@ -201,6 +201,7 @@ impl Broker {
             }
             None => Box::new(queue.records.iter_from(from)),
         };
+        let group = filter.group.as_deref().map(|name| queue.groups.number(name));
         let mut messages = Vec::new();
         let mut scanned = 0;
         let next = loop {
@@ -211,7 +212,7 @@ impl Broker {
                 break Some(position);
             }
             scanned += 1;
-            if filter.passes(record) {
+            if filter.passes(record) && group.is_none_or(|group| group == Some(record.group)) {
                 messages.push(self.message_view(queue, position, record));
             }
         };
@@ -244,7 +245,7 @@ impl Broker {
             ready_at,
             lease,
             priority: record.priority,
-            group: String::new(),
+            group: queue.groups.name(record.group).as_ref().to_owned(),
             dedup_id: text(record.dedup_id().map(AsRef::as_ref)),
             failures: u32::from(record.failures),
             grants: record.grants,

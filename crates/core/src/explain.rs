@@ -16,6 +16,7 @@ impl Broker {
             queue.head.paused.then_some(Obstacle::Paused),
             queue.is_idle().then_some(Obstacle::Empty),
             self.nobody_asks(id),
+            queue.groups_busy(),
             queue.not_due(),
             queue.all_leased(),
             queue.refuses_all().then_some(Obstacle::Full),
@@ -71,6 +72,11 @@ impl Broker {
 impl Queue {
     fn is_idle(&self) -> bool {
         self.tallies.live().count == 0
+    }
+
+    fn groups_busy(&self) -> Option<Obstacle> {
+        let (groups, messages) = self.groups.blocked();
+        (groups > 0).then_some(Obstacle::GroupsBusy { groups, messages })
     }
 
     fn not_due(&self) -> Option<Obstacle> {

@@ -56,6 +56,11 @@ impl Broker {
             let tally = queue.tallies.of_mut(&record.state);
             *tally = tally.minus(Tally::of(record));
             queue.order.strike(position, record, &queue.head);
+            if record.group != 0 {
+                queue.groups.strike(position, record, &queue.head);
+                queue.groups.leave(record.group);
+                self.touched.insert(id);
+            }
             if let Some(at) = record.due() {
                 self.deadlines.remove(at, Due::Message { queue: id, position });
             }

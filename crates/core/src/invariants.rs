@@ -165,6 +165,16 @@ impl Checker<'_> {
                 queue.order
             )
         });
+        let groups = queue.recounted_groups();
+        self.ensure(groups == queue.groups, || {
+            format!(
+                "queue {name}: its groups are {:?}, recounted {groups:?}",
+                queue.groups
+            )
+        });
+        self.ensure(queue.groups.are_sound(), || {
+            format!("queue {name}: its groups are not those of the messages")
+        });
         self.ensure(lookup == queue.lookup, || {
             format!("queue {name}: messages are not found by their ids")
         });

@@ -38,7 +38,9 @@
 //! A lease belongs to one holder, for a time, and is named by a
 //! [token](ids::Token). Whoever settles with another token than the current one
 //! is told so, and changes nothing. A message that comes back takes its old
-//! position; first deliveries are in the order of publishing.
+//! place; first deliveries are in the order of priority and then of publishing.
+//! Messages of one group are given out in order and a few at a time, and groups
+//! take turns.
 //!
 //! Who consumes is part of the state: consumers with their credit, and leases
 //! that wait. So the entry that makes a delivery possible also makes it, and any
@@ -63,7 +65,8 @@
 //! 4. A lease hangs on nothing or on a session that exists. What a consumer has
 //!    in flight is the number of leases that it holds of its queue. A grant
 //!    never takes it above its credit.
-//! 5. No ready message waits while somebody could take it.
+//! 5. No ready message waits while somebody could take it, unless its group is
+//!    busy, or the queue is paused.
 //! 6. A session that is not orphaned is on the current life of its node.
 //! 7. The requests that are remembered as waiting are those that wait. None is
 //!    remembered of an entry that is still to come.
@@ -86,10 +89,7 @@
 //! the log; storage keeps the bytes, until
 //! [`Effect::ContentDropped`](effect::Effect::ContentDropped). Waiting for room,
 //! retrying, connections and their protocols, users: all that is the node's.
-//! Priorities, exchanges, groups, deduplication by content, transactions and
-//! redrive are not here yet. Their places are: the order of a queue is that of
-//! `Place`, a content's references are counted in `drop_content`, and commands,
-//! effects and snapshot frames grow at their ends.
+//! Deduplication by content, transactions and redrive are not here yet.
 
 #![forbid(unsafe_code)]
 

@@ -5,6 +5,8 @@
 //! and counter in step. The functions below them are the steps of the
 //! life-cycle that [the crate](crate) draws.
 
+use std::sync::Arc;
+
 use crate::broker::Broker;
 use crate::deadlines::Due;
 use crate::effect::{DeadLetter, DeadReason};
@@ -97,6 +99,7 @@ impl Broker {
             to: vec![self.held(target).head.name.clone()],
             held: None,
         };
+        let group = self.group_name(queue, position);
         let mut record = self.leave(queue, position, Exit::DeadLettered, left);
         let from = self.held(queue).head.name.clone();
         self.make_room(target, Tally::of(&record), displacing);
@@ -123,7 +126,7 @@ impl Broker {
         record.state = State::Ready;
         let exit = Exit::DeadLettered;
         self.tell(target, record.id, Change::Arrived { from, exit });
-        self.insert(target, record);
+        self.insert(target, record, &group);
     }
 
     /// The queue that takes a message as a dead letter: it is set, it exists,
@@ -173,10 +176,20 @@ impl Broker {
 
     // ------------------------------------------------ records and their indexes
 
-    /// Enters a record behind all others of the queue.
-    pub(crate) fn insert(&mut self, queue: QueueId, record: Record) {
-        let position = self.held_mut(queue).append(record);
-        self.index_record(queue, position);
+    /// Enters a record behind all others of the queue, in a group of that name;
+    /// in none if it is empty.
+    pub(crate) fn insert(&mut self, id: QueueId, mut record: Record, group: &str) {
+        let queue = self.held_mut(id);
+        record.group = queue.join_group(group);
+        let position = queue.append(record);
+        self.index_record(id, position);
+    }
+
+    /// The group of a message; empty if it has none. To be asked before the
+    /// message leaves.
+    pub(crate) fn group_name(&self, queue: QueueId, position: u64) -> Arc<str> {
+        let group = self.record(queue, position).group;
+        self.held(queue).groups.name(group)
     }
 
     pub(crate) fn change(&mut self, queue: QueueId, position: u64, change: impl FnOnce(&mut Record)) {
@@ -191,6 +204,7 @@ impl Broker {
         let queue = self.held_mut(queue);
         let record = queue.records.remove(position).expect("the caller saw it");
         queue.lookup.remove(position, &record);
+        queue.groups.leave(record.group);
         record
     }
 
@@ -200,7 +214,8 @@ impl Broker {
         let record = queue.records.get(position).expect("the caller saw it");
         let tally = queue.tallies.of_mut(&record.state);
         *tally = tally.plus(Tally::of(record));
-        queue.order.enlist(position, record, &queue.head);
+        queue.enlist(position);
+        let record = queue.records.get(position).expect("the caller saw it");
         if let Some(at) = record.due() {
             self.deadlines.insert(at, Due::Message { queue: id, position });
         }
@@ -220,10 +235,14 @@ impl Broker {
 
     fn unindex_record(&mut self, id: QueueId, position: u64) {
         let queue = self.queues.get_mut(&id).expect("the caller saw it");
+        queue.strike(position);
         let record = queue.records.get(position).expect("the caller saw it");
         let tally = queue.tallies.of_mut(&record.state);
         *tally = tally.minus(Tally::of(record));
-        queue.order.strike(position, record, &queue.head);
+        // What kept others of its group waiting may be this.
+        if record.group != 0 {
+            self.touched.insert(id);
+        }
         if let Some(at) = record.due() {
             self.deadlines.remove(at, Due::Message { queue: id, position });
         }

@@ -173,7 +173,7 @@ impl Broker {
                 dedup_id: record.dedup_id().map(ToString::to_string).unwrap_or_default(),
             };
             self.tell(queue, record.id, published);
-            self.insert(queue, record);
+            self.insert(queue, record, plan.messages[place as usize].group());
         }
     }
 

@@ -45,6 +45,8 @@ impl Broker {
             totals: Totals::default(),
             paused: false,
             active: None,
+            virtual_time: 0,
+            ungrouped_pass: 0,
         };
         self.names.insert(name.clone(), id);
         self.queues.insert(id, Queue::new(head));

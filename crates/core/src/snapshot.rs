@@ -28,7 +28,9 @@ use crate::hash::{RollingHash, encode_into};
 use crate::ids::{ClientId, ConsumerId, Incarnation, MessageId, NodeId, QueueId, SessionId, Timestamp};
 use crate::invariants;
 use crate::outcome::Rejection;
-use crate::queue::{Head, Holder, Lease, Page, Pages, Place, Queue, Record, State, Taker, Tally, Turn};
+use crate::queue::{
+    GroupHead, Head, Holder, Lease, Page, Pages, Place, Queue, Record, State, Taker, Tally, Turn,
+};
 use crate::requests::{Client, ClientHead, Executed, Requests};
 use crate::session::{Consumer, Session, SessionHead};
 
@@ -43,7 +45,7 @@ const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     root: Root,
-    queues: Vec<(Head, Pages<Record>)>,
+    queues: Vec<SavedQueue>,
     exchanges: Vec<(ExchangeHead, Arc<BTreeSet<Arc<Binding>>>)>,
     graves: Graves,
     sessions: Vec<SavedSession>,
@@ -57,6 +59,14 @@ const _: () = {
     const fn can_be_sent<T: Send + Sync + 'static>() {}
     can_be_sent::<Snapshot>();
 };
+
+/// A queue without its indexes.
+#[derive(Clone, Debug)]
+struct SavedQueue {
+    head: Head,
+    groups: Pages<GroupHead>,
+    records: Pages<Record>,
+}
 
 /// A session without its index of leases.
 #[derive(Clone, Debug)]
@@ -92,6 +102,11 @@ pub enum RestoreError {
 enum Frame<'a> {
     Root(Cow<'a, Root>),
     Queue(Cow<'a, Head>),
+    /// Of the queue before it.
+    Groups {
+        number: u64,
+        page: Cow<'a, Page<GroupHead>>,
+    },
     /// Records that belong to no queue any more.
     Grave(Cow<'a, GraveHead>),
     /// Of the queue or grave before it.
@@ -164,7 +179,11 @@ impl Broker {
             queues: self
                 .queues
                 .values()
-                .map(|queue| (queue.head.clone(), queue.records.clone()))
+                .map(|queue| SavedQueue {
+                    head: queue.head.clone(),
+                    groups: queue.groups.heads.clone(),
+                    records: queue.records.clone(),
+                })
                 .collect(),
             exchanges: self
                 .exchanges
@@ -253,8 +272,17 @@ impl Snapshot {
             scratch: Vec::new(),
         };
         writer.frame(&Frame::Root(Cow::Borrowed(&self.root)))?;
-        for (head, records) in &self.queues {
+        for SavedQueue {
+            head,
+            groups,
+            records,
+        } in &self.queues
+        {
             writer.frame(&Frame::Queue(Cow::Borrowed(head)))?;
+            for (number, page) in groups.pages() {
+                let page = Cow::Borrowed(page);
+                writer.frame(&Frame::Groups { number, page })?;
+            }
             writer.pages(records)?;
         }
         for Grave { head, records } in &self.graves.queue {
@@ -298,7 +326,7 @@ impl Snapshot {
     /// those of messages that are gone, even if their contents are still to be
     /// dropped.
     pub fn contents(&self) -> impl Iterator<Item = (MessageId, u32)> + '_ {
-        let records = self.queues.iter().flat_map(|(_, records)| records.iter());
+        let records = self.queues.iter().flat_map(|queue| queue.records.iter());
         let mut seen = BTreeSet::new();
         records
             .filter(move |(_, record)| !record.shared || seen.insert(record.id))
@@ -458,6 +486,10 @@ impl Restoring {
                 });
                 true
             }
+            Frame::Groups { number, page } => {
+                let home = self.last_queue.map(|id| &mut self.broker.held_mut(id).groups);
+                home.is_some_and(|groups| groups.heads.restore(number, page.into_owned()))
+            }
             Frame::Page { number, page } => {
                 let home = match self.last_queue {
                     Some(id) => Some(&mut self.broker.held_mut(id).records),
@@ -565,6 +597,9 @@ fn check_references(broker: &Broker) -> Result<(), RestoreError> {
             return dangling(format!("active consumer {}.{}", session.0, consumer.0));
         }
         for (position, record) in queue.records.iter() {
+            if record.group != 0 && queue.groups.heads.get(u64::from(record.group)).is_none() {
+                return dangling(format!("group {} of message {position}", record.group));
+            }
             let State::Leased(Lease { holder, .. }) = record.state else {
                 continue;
             };
@@ -607,12 +642,13 @@ fn build_indexes(broker: &mut Broker) {
     for id in broker.queues.keys().copied().collect::<Vec<_>>() {
         // The handles are shared for a moment: indexing changes no record.
         let records = broker.held(id).records.clone();
+        broker.held_mut(id).count_groups();
         let mut ready = Vec::new();
         for (position, record) in records.iter() {
             broker.held_mut(id).lookup.insert(position, record);
             broker.shared.count(record);
             // Most are of this kind; their index is built faster as a whole.
-            if record.state == State::Ready && record.due().is_none() {
+            if record.state == State::Ready && record.group == 0 && record.due().is_none() {
                 let queue = broker.held_mut(id);
                 queue.tallies.ready = queue.tallies.ready.plus(Tally::of(record));
                 ready.push(Place::of(record, position, &queue.head.settings));

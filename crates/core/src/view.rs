@@ -284,7 +284,7 @@ impl Queue {
             deleted: totals.deleted,
             moved: totals.moved,
             redelivered: totals.redelivered,
-            groups: 0,
+            groups: self.groups.count(),
         }
     }
 }

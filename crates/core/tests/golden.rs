@@ -72,7 +72,7 @@ macro_rules! topics {
     };
 }
 
-topics! { browse consumers dead_letter delay expiry leases limits operating order queues requests routing sessions single_active snapshot }
+topics! { browse consumers dead_letter delay expiry groups leases limits operating order queues requests routing sessions single_active snapshot }
 
 /// Runs all scripts of a topic, and names those that fail.
 fn run_all(topic: &str) {

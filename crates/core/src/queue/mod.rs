@@ -5,6 +5,7 @@
 //! since it touches sessions, deadlines and other queues too.
 
 mod backoff;
+mod groups;
 mod lookup;
 mod order;
 mod pages;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use backoff::backoff;
+pub(crate) use groups::{GroupHead, Groups};
 pub(crate) use lookup::Lookup;
 pub(crate) use order::{Order, Place};
 pub(crate) use pages::{Page, Pages};
@@ -29,13 +31,14 @@ use crate::command::{Overflow, Settings};
 use crate::ids::{ClientId, ConsumerId, QueueId, QueueName, SessionId};
 use crate::outcome::Exit;
 
-/// A queue. `head` and `records` are its state; the rest are indexes that are
+/// A queue. `head`, `records` and the heads of groups are its state; the rest are indexes that are
 /// rebuilt from the state of the broker.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) head: Head,
     pub(crate) records: Pages<Record>,
     pub(crate) order: Order,
+    pub(crate) groups: Groups,
     pub(crate) lookup: Lookup,
     pub(crate) tallies: Tallies,
     /// Who could take a message now, but for what a pause or a single active
@@ -62,6 +65,10 @@ pub(crate) struct Head {
     pub(crate) paused: bool,
     /// With a single active consumer: which it is.
     pub(crate) active: Option<(SessionId, ConsumerId)>,
+    /// Of the last turn of a group, or of messages without one.
+    pub(crate) virtual_time: u64,
+    /// Virtual time of the next turn of messages without a group.
+    pub(crate) ungrouped_pass: u64,
 }
 
 /// What entered and left since the queue was declared.
@@ -115,6 +122,7 @@ impl Queue {
             head,
             records: Pages::default(),
             order: Order::default(),
+            groups: Groups::default(),
             lookup: Lookup::default(),
             tallies: Tallies::default(),
             takers: BTreeMap::new(),

@@ -1,5 +1,8 @@
 //! In which order a queue gives out its messages.
 //!
+//! This is the order of messages without a group, and of the first messages of
+//! [groups](super::groups).
+//!
 //! A message has its place from when it enters until it leaves: by priority,
 //! and by position among equals. Whatever brings it back (a nack, a release, the
 //! end of its lease or of its holder's session, a delay that passed) brings it
@@ -19,7 +22,7 @@ use crate::limits::PRIORITY_MAX;
 /// The messages of a queue by state and order. An index.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// The ready messages, in the order in which they are leased.
+    /// The ready messages without a group, in the order in which they are leased.
     pub(crate) ready: BTreeSet<Place>,
     /// The delayed messages, by when they are due.
     pub(crate) delayed: BTreeSet<(Timestamp, u64)>,
@@ -44,13 +47,19 @@ impl Place {
         };
         Self { rank, position }
     }
+
+    /// Falls as the priority rises, and is equal for all messages of which none
+    /// is to be preferred: those of one priority, with ageing after it has risen.
+    pub(super) fn level(&self, settings: &Settings) -> u64 {
+        self.rank / settings.priority_ageing.0.max(1)
+    }
 }
 
 impl Order {
-    /// Enters a record into the books of its state.
+    /// Enters a record among those of its state; ready ones of groups are not here.
     pub(crate) fn enlist(&mut self, position: u64, record: &Record, head: &Head) {
         match record.state {
-            State::Ready => {
+            State::Ready if record.group == 0 => {
                 self.ready.insert(Place::of(record, position, &head.settings));
             }
             State::Delayed { until } => {
@@ -59,14 +68,14 @@ impl Order {
             State::Leased(lease) => {
                 self.leased.insert(lease.grant, position);
             }
-            State::Dead { .. } => {}
+            State::Ready | State::Dead { .. } => {}
         }
     }
 
-    /// Takes a record out of the books of its state.
+    /// Takes a record out again.
     pub(crate) fn strike(&mut self, position: u64, record: &Record, head: &Head) {
         match record.state {
-            State::Ready => {
+            State::Ready if record.group == 0 => {
                 self.ready.remove(&Place::of(record, position, &head.settings));
             }
             State::Delayed { until } => {
@@ -75,33 +84,46 @@ impl Order {
             State::Leased(lease) => {
                 self.leased.remove(&lease.grant);
             }
-            State::Dead { .. } => {}
+            State::Ready | State::Dead { .. } => {}
         }
     }
 }
 
 impl Queue {
-    /// The message that is given out next, if there is one that can be.
-    pub(crate) fn next_ready(&self) -> Option<u64> {
-        self.order.ready.first().map(|place| place.position)
+    /// Enters a record into the books of its state.
+    pub(crate) fn enlist(&mut self, position: u64) {
+        let record = self.records.get(position).expect("the caller saw it");
+        self.order.enlist(position, record, &self.head);
+        if record.group != 0 {
+            self.groups.enlist(position, record, &self.head);
+        }
     }
 
-    /// The ready message that makes room for another, if there is one.
-    pub(crate) fn first_droppable(&self) -> Option<u64> {
-        self.next_ready()
+    /// Takes a record out of the books of its state.
+    pub(crate) fn strike(&mut self, position: u64) {
+        let record = self.records.get(position).expect("the caller saw it");
+        self.order.strike(position, record, &self.head);
+        if record.group != 0 {
+            self.groups.strike(position, record, &self.head);
+        }
     }
 
     /// Takes new settings; the order is theirs from now on.
     pub(crate) fn set_settings(&mut self, settings: Settings) {
-        let reordered = settings.priority_ageing != self.head.settings.priority_ageing;
-        self.head.settings = settings.into();
-        if reordered {
+        let before = std::mem::replace(&mut self.head.settings, settings.into());
+        let settings = &self.head.settings;
+        if settings.priority_ageing != before.priority_ageing {
             let ready = std::mem::take(&mut self.order.ready);
             let places = ready.into_iter().map(|Place { position, .. }| {
                 let record = self.records.get(position).expect("ready messages are there");
-                Place::of(record, position, &self.head.settings)
+                Place::of(record, position, settings)
             });
             self.order.ready = places.collect();
+        }
+        if (settings.priority_ageing, settings.group_concurrency)
+            != (before.priority_ageing, before.group_concurrency)
+        {
+            self.groups.reorder(&self.records, settings);
         }
     }
 
