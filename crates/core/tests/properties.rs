@@ -6,6 +6,7 @@
 mod journal;
 mod model;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use journal::Journal;
@@ -13,11 +14,13 @@ use model::Model;
 use proptest::prelude::*;
 use proptest::sample::select;
 use quorate_core::command::{
-    Command, NewMessage, Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Verdict,
+    Binding, Command, Destination, ExchangeKind, ExchangeSettingsPatch, HeaderMatch, Labels, NewMessage,
+    Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Target, Verdict,
 };
 use quorate_core::effect::Effect;
 use quorate_core::ids::{
-    ClientId, ConsumerId, Incarnation, Millis, NodeId, QueueName, RequestId, SessionId, Timestamp, Token,
+    ClientId, ConsumerId, ExchangeName, Incarnation, Millis, NodeId, QueueName, RequestId, SessionId,
+    Timestamp, Token,
 };
 use quorate_core::outcome::{Outcome, Published, Rejection, Reply};
 use quorate_core::{Applied, Broker, Meta, invariants};
@@ -125,10 +128,11 @@ proptest! {
         for entry in log_of(&plan) {
             let applied = entry.apply(&mut broker);
             for (request, outcome) in entry.requests.iter().zip(&applied.outcomes) {
-                if let (Command::Publish(_), Ok(Reply::Published(Published { first, count, .. }))) = (&request.command, outcome) {
+                if let (Command::Publish(_), Ok(Reply::Published(Published { first, count, unroutable, .. }))) = (&request.command, outcome) {
                     // A repeated request says again what was published earlier.
                     if first.index == entry.meta.index {
-                        live.extend((0..*count).map(|n| quorate_core::ids::MessageId { number: first.number + n, ..*first }));
+                        let taken = (0..*count).filter(|n| !unroutable.contains(n));
+                        live.extend(taken.map(|n| quorate_core::ids::MessageId { number: first.number + n, ..*first }));
                     }
                 }
             }
@@ -202,6 +206,10 @@ fn coarse(outcome: Outcome) -> Outcome {
             queue,
             limit: String::new(),
         },
+        Rejection::ExchangeConflict { exchange, .. } => Rejection::ExchangeConflict {
+            exchange,
+            differing: Vec::new(),
+        },
         other => other,
     };
     outcome.map_err(blank)
@@ -214,6 +222,18 @@ fn compare_views(broker: &Broker, model: &Model) -> Result<(), TestCaseError> {
         let view = broker.queue(&queue.name).unwrap();
         prop_assert_eq!(view.counts, model.counts(queue), "counts of {}", queue.name);
     }
+    for exchange in &model.exchanges {
+        let view = broker.exchange(&exchange.name).unwrap();
+        let counts = (view.received, view.unroutable);
+        prop_assert_eq!(
+            counts,
+            (exchange.received, exchange.unroutable),
+            "counts of {}",
+            exchange.name
+        );
+        prop_assert_eq!(&view.bindings, &exchange.bindings);
+    }
+    prop_assert_eq!(broker.totals().exchanges, model.exchanges.len() as u64);
     prop_assert_eq!(broker.totals().sessions, model.sessions.len() as u64);
     for session in &model.sessions {
         let view = broker.session(session.id).unwrap();
@@ -291,7 +311,7 @@ enum PlannedId {
 enum Planned {
     Command(Command),
     Publish {
-        queue: QueueName,
+        target: Target,
         messages: Vec<(NewMessage, u32)>,
     },
     /// Each of the n-th last lease.
@@ -323,8 +343,11 @@ fn setting_up() -> impl Strategy<Value = PlannedEntry> {
         declare("b"),
         declare("c"),
         prop::collection::vec(consume(), 0..4),
+        routing(),
     )
-        .prop_map(move |(a, b, c, consumes)| [vec![a, b, c, attach(1), attach(2)], consumes].concat());
+        .prop_map(move |(a, b, c, consumes, routing)| {
+            [vec![a, b, c, attach(1), attach(2)], routing, consumes].concat()
+        });
     commands.prop_map(|commands| PlannedEntry {
         passes: 0,
         requests: commands
@@ -366,8 +389,8 @@ fn planned_id() -> impl Strategy<Value = PlannedId> {
 fn planned() -> impl Strategy<Value = Planned> {
     prop_oneof![
         8 => command().prop_map(Planned::Command),
-        8 => (queue(), prop::collection::vec((new_message(), 0..50_u32), 0..5))
-            .prop_map(|(queue, messages)| Planned::Publish { queue, messages }),
+        8 => (target(), prop::collection::vec((new_message(), 0..50_u32), 0..5))
+            .prop_map(|(target, messages)| Planned::Publish { target, messages }),
         10 => prop::collection::vec((any::<prop::sample::Index>(), verdict()), 1..4).prop_map(Planned::Settle),
         1 => (session(), any::<prop::sample::Index>()).prop_map(|(s, n)| Planned::Close(s, n)),
     ]
@@ -398,6 +421,14 @@ fn command() -> impl Strategy<Value = Command> {
         1 => (node(), 1..4_u64)
             .prop_map(|(node, life)| Command::NodeDown { node, incarnation: Incarnation(life) }),
         1 => Just(Command::Tick),
+        1 => (exchange(), kind(), exchange_patch())
+            .prop_map(|(name, kind, settings)| Command::DeclareExchange { name, kind, settings }),
+        1 => (exchange(), exchange_patch())
+            .prop_map(|(name, settings)| Command::UpdateExchange { name, settings }),
+        1 => (exchange(), any::<bool>())
+            .prop_map(|(name, if_unused)| Command::DeleteExchange { name, if_unused }),
+        4 => binding().prop_map(Command::Bind),
+        1 => binding().prop_map(Command::Unbind),
     ]
 }
 
@@ -419,6 +450,80 @@ fn queue() -> impl Strategy<Value = QueueName> {
     select(vec!["a", "b", "c"]).prop_map(|name| QueueName::new(name).unwrap())
 }
 
+fn exchange() -> impl Strategy<Value = ExchangeName> {
+    select(vec!["x", "y", "z"]).prop_map(|name| ExchangeName::new(name).unwrap())
+}
+
+fn kind() -> impl Strategy<Value = ExchangeKind> {
+    use ExchangeKind::{Direct, Fanout, Headers, Topic};
+    select(vec![Direct, Fanout, Topic, Headers])
+}
+
+/// Exchanges, and bindings between them and the queues.
+fn routing() -> impl Strategy<Value = Vec<Command>> {
+    let declare = |name: &'static str| {
+        (kind(), exchange_patch()).prop_map(move |(kind, settings)| Command::DeclareExchange {
+            name: ExchangeName::new(name).unwrap(),
+            kind,
+            settings,
+        })
+    };
+    let bindings = prop::collection::vec(binding().prop_map(Command::Bind), 0..6);
+    (declare("x"), declare("y"), bindings).prop_map(|(x, y, bindings)| [vec![x, y], bindings].concat())
+}
+
+fn exchange_patch() -> impl Strategy<Value = ExchangeSettingsPatch> {
+    prop::option::weighted(0.3, prop::option::of(exchange())).prop_map(|alternate| ExchangeSettingsPatch {
+        alternate,
+        ..ExchangeSettingsPatch::default()
+    })
+}
+
+fn binding() -> impl Strategy<Value = Binding> {
+    let destination = prop_oneof![
+        3 => queue().prop_map(Destination::Queue),
+        1 => exchange().prop_map(Destination::Exchange),
+    ];
+    let key = select(vec!["", "a", "a.b", "a.*", "#", "a.#"]).prop_map(str::to_owned);
+    let headers = prop_oneof![
+        2 => Just(None),
+        1 => (any::<bool>(), prop::option::of(Just("1".to_owned()))).prop_map(|(any, value)| {
+            let headers = BTreeMap::from([("h".to_owned(), value), ("i".to_owned(), None)]);
+            Some(HeaderMatch { any, headers })
+        }),
+    ];
+    (exchange(), destination, key, headers).prop_map(|(source, destination, routing_key, headers)| Binding {
+        source,
+        destination,
+        routing_key,
+        headers,
+    })
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    prop_oneof![
+        3 => queue().prop_map(Target::Queue),
+        2 => (exchange(), prop::bool::weighted(0.2))
+            .prop_map(|(name, mandatory)| Target::Exchange { name, mandatory }),
+    ]
+}
+
+fn labels() -> impl Strategy<Value = Option<Box<Labels>>> {
+    let key = select(vec!["", "a", "a.b", "a.c", "b"]).prop_map(str::to_owned);
+    let header = |name: &'static str| {
+        prop::option::of(select(vec!["1", "2"])).prop_map(move |value| value.map(|value| (name, value)))
+    };
+    (key, header("h"), header("i")).prop_map(|(routing_key, h, i)| {
+        let headers = [h, i].into_iter().flatten();
+        let labels = Labels {
+            routing_key,
+            headers: headers.map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
+            ..Labels::default()
+        };
+        (labels != Labels::default()).then(|| labels.into())
+    })
+}
+
 fn session() -> impl Strategy<Value = SessionId> {
     (1..3_u64).prop_map(SessionId)
 }
@@ -437,9 +542,10 @@ fn lease() -> impl Strategy<Value = Option<Millis>> {
 
 fn new_message() -> impl Strategy<Value = NewMessage> {
     let span = || prop_oneof![6 => Just(0), 1 => select(vec![1_u64, 1_000, 5_000])].prop_map(Millis);
-    (span(), span()).prop_map(|(delay, ttl)| NewMessage {
+    (span(), span(), labels()).prop_map(|(delay, ttl, labels)| NewMessage {
         delay,
         ttl,
+        labels,
         ..NewMessage::default()
     })
 }
@@ -538,10 +644,11 @@ fn log_of(plan: &[PlannedEntry]) -> Vec<Entry> {
         for (id, planned) in &planned.requests {
             let command = match planned {
                 Planned::Command(command) => command.clone(),
-                Planned::Publish { queue, messages } => {
+                Planned::Publish { target, messages } => {
                     contents.extend(messages.iter().map(|(_, bytes)| *bytes));
                     let messages = messages.iter().map(|(message, _)| message.clone()).collect();
-                    Command::Publish(Publish::to_queue(queue.clone(), messages))
+                    let target = target.clone();
+                    Command::Publish(Publish { target, messages })
                 }
                 Planned::Settle(settlements) => {
                     // Mostly of the last few leases, so that many are current.

@@ -11,8 +11,9 @@ use quorate_core::{Broker, QueueCounts, QueueView};
 /// What a reader of all events knows.
 #[derive(Default)]
 pub(crate) struct Journal {
-    /// The states of the copies of each message in each queue.
-    places: BTreeMap<(QueueId, MessageId), Vec<MessageState>>,
+    /// The copies of each message in each queue, and their states as far as they
+    /// are known: of which of several copies an event is, it does not say.
+    places: BTreeMap<(QueueId, MessageId), Vec<Option<MessageState>>>,
     entered: BTreeMap<QueueId, u64>,
     left: BTreeMap<(QueueId, Exit), u64>,
 }
@@ -45,11 +46,16 @@ impl Journal {
         };
         let place = (event.queue, event.message);
         let copies = self.places.get_mut(&place).ok_or_else(|| nonsense(event, &[]))?;
-        let copy = copies.iter().position(|state| from.contains(state));
-        let copy = copy.ok_or_else(|| nonsense(event, copies))?;
-        copies.remove(copy);
-        if !matches!(to, Gone(_)) {
-            copies.push(to);
+        if !copies
+            .iter()
+            .any(|state| state.is_none_or(|state| from.contains(&state)))
+        {
+            return Err(nonsense(event, copies));
+        }
+        match &mut copies[..] {
+            _ if matches!(to, Gone(_)) => drop(copies.pop()),
+            [only] => *only = Some(to),
+            _ => {}
         }
         Ok(())
     }
@@ -57,7 +63,10 @@ impl Journal {
     fn enter(&mut self, event: &Event, state: MessageState) -> Result<(), String> {
         *self.entered.entry(event.queue).or_default() += 1;
         let copies = self.places.entry((event.queue, event.message)).or_default();
-        copies.push(state);
+        copies.push(Some(state));
+        if copies.len() > 1 {
+            copies.fill(None);
+        }
         Ok(())
     }
 
@@ -101,8 +110,8 @@ impl Journal {
         let known = self.places.range((queue.id, FIRST)..=(queue.id, LAST));
         for ((_, message), copies) in known {
             let held = held.remove(message).unwrap_or_default();
-            // Which of several copies an event is of, it does not say.
-            if held.len() != copies.len() || (copies.len() == 1 && held != *copies) {
+            let agrees = |(held, known): (&_, &Option<_>)| known.is_none_or(|known| known == *held);
+            if held.len() != copies.len() || !held.iter().zip(copies).all(agrees) {
                 return Err(format!(
                     "{}: {message} is {held:?}, by events {copies:?}",
                     queue.name
@@ -122,6 +131,6 @@ const LAST: MessageId = MessageId {
     number: u32::MAX,
 };
 
-fn nonsense(event: &Event, copies: &[MessageState]) -> String {
+fn nonsense(event: &Event, copies: &[Option<MessageState>]) -> String {
     format!("{event:?} of a message that is {copies:?}")
 }

@@ -5,8 +5,11 @@
 //! the bounds on sizes and numbers, and that one entry does a limited part of
 //! what is due: scripts and unit tests look at those.
 
+mod routing;
+
 use quorate_core::command::{
-    Command, NewMessage, Overflow, Publish, Request, Settings, SettingsPatch, Settlement, Target, Verdict,
+    Command, Destination, NewMessage, Overflow, Publish, Request, Settings, SettingsPatch, Settlement,
+    Target, Verdict,
 };
 use quorate_core::effect::{DeadLetter, DeadReason, Effect, Leased};
 use quorate_core::ids::{
@@ -28,7 +31,10 @@ pub(crate) struct Model {
     epochs: u64,
     turns: u64,
     pub(crate) queues: Vec<Queue>,
+    pub(crate) exchanges: Vec<routing::Exchange>,
     pub(crate) messages: Vec<Message>,
+    /// Messages and bytes that the publish under way is about to enter.
+    promised: Vec<(QueueId, u64, u64)>,
     pub(crate) sessions: Vec<Session>,
     consumers: Vec<Consumer>,
     waiters: Vec<Waiter>,
@@ -351,10 +357,12 @@ impl Model {
                 if_empty,
                 if_unused,
             } => self.delete(name, *if_empty, *if_unused),
-            Command::Publish(Publish { target, messages }) => match target {
-                Target::Queue(queue) => self.publish(queue, messages, first, contents),
-                Target::Exchange { name, .. } => Err(Rejection::ExchangeNotFound(name.clone())),
-            },
+            Command::Publish(publish) => self.publish(publish, first, contents),
+            Command::DeclareExchange { name, kind, settings } => self.declare_exchange(name, *kind, settings),
+            Command::UpdateExchange { name, settings } => self.update_exchange(name, settings),
+            Command::DeleteExchange { name, if_unused } => self.delete_exchange(name, *if_unused),
+            Command::Bind(binding) => self.bind(binding),
+            Command::Unbind(binding) => self.unbind(binding),
             Command::Lease { .. } => self.lease(request),
             Command::Settle { settlements } => {
                 if settlements.is_empty() {
@@ -522,67 +530,108 @@ impl Model {
             self.drop_message(i, |gone| gone.deleted += 1);
         }
         self.queues.remove(q);
+        self.unbind_all(&Destination::Queue(name.clone()));
         Ok(Reply::Deleted { count })
     }
 
-    fn publish(&mut self, name: &QueueName, messages: &[NewMessage], first: usize, bytes: &[u32]) -> Outcome {
+    fn publish(&mut self, publish: &Publish, first: usize, bytes: &[u32]) -> Outcome {
+        let messages = &publish.messages;
         if messages.is_empty() {
             return Err(invalid());
         }
-        let q = self.queue(name)?;
-        let id = self.queues[q].id;
-        let (count, sum) = (
-            messages.len() as u64,
-            bytes.iter().map(|b| u64::from(*b)).sum::<u64>(),
-        );
-        if !self.fits(id, count, sum) {
-            return Err(Rejection::QueueFull {
-                queue: name.clone(),
-                limit: String::new(),
+        let routes = match &publish.target {
+            Target::Queue(name) => vec![vec![self.queues[self.queue(name)?].id]; messages.len()],
+            Target::Exchange { name, .. } => self.route_all(name, messages, false)?,
+        };
+        let places = 0..messages.len();
+        let unroutable: Vec<u32> = places
+            .clone()
+            .filter(|n| routes[*n].is_empty())
+            .map(|n| n as u32)
+            .collect();
+        if let (
+            Target::Exchange {
+                name,
+                mandatory: true,
+            },
+            Some(n),
+        ) = (&publish.target, unroutable.first())
+        {
+            let labels = messages[*n as usize].labels.as_deref();
+            return Err(Rejection::Unroutable {
+                exchange: name.clone(),
+                routing_key: labels.map_or(String::new(), |labels| labels.routing_key.clone()),
             });
         }
-        self.make_room(id, count, sum, &[]);
-        for (n, message) in messages.iter().enumerate() {
-            let ttls = [message.ttl.0, self.queues[q].settings.message_ttl.0];
-            let ttl = ttls.into_iter().filter(|ttl| *ttl > 0).min();
-            let due = message.deliver_at.0.max(self.now + message.delay.0);
-            let delayed = due > self.now;
-            self.enter(
-                id,
-                Message {
-                    queue: id,
-                    position: 0,
-                    id: MessageId {
-                        index: self.index,
-                        number: (first + n) as u32,
-                    },
-                    bytes: bytes[n],
-                    failures: 0,
-                    grants: 0,
-                    published_at: self.now,
-                    expires_at: ttl.map_or(u64::MAX, |ttl| due + ttl),
-                    state: if delayed {
-                        State::Delayed(due)
-                    } else {
-                        State::Ready
-                    },
-                    first_error: String::new(),
-                    last_error: String::new(),
-                    dead_letter: None,
-                    deaths: Vec::new(),
-                },
-            );
+        let mut queues: Vec<QueueId> = routes.iter().flatten().copied().collect();
+        queues.sort();
+        queues.dedup();
+        let mut needs = Vec::new();
+        for id in queues {
+            let coming: Vec<usize> = places.clone().filter(|n| routes[*n].contains(&id)).collect();
+            let sum: u64 = coming.iter().map(|n| u64::from(bytes[*n])).sum();
+            if !self.fits(id, coming.len() as u64, sum) {
+                return Err(Rejection::QueueFull {
+                    queue: self.queues[self.by_id(id)].name.clone(),
+                    limit: String::new(),
+                });
+            }
+            needs.push((id, coming.len() as u64, sum));
         }
-        let first = MessageId {
-            index: self.index,
-            number: first as u32,
-        };
+        if let Target::Exchange { name, .. } = &publish.target {
+            self.route_all(name, messages, true)?;
+        }
+        self.promised = needs.clone();
+        for (id, count, sum) in needs {
+            self.make_room(id, count, sum, &[]);
+            self.promised.retain(|(promised, ..)| *promised != id);
+            for n in places.clone().filter(|n| routes[*n].contains(&id)) {
+                self.enter_new(id, &messages[n], first + n, bytes[n]);
+            }
+        }
         Ok(Reply::Published(Published {
-            first,
+            first: MessageId {
+                index: self.index,
+                number: first as u32,
+            },
             count: messages.len() as u32,
-            unroutable: Vec::new(),
+            unroutable,
             duplicates: Vec::new(),
         }))
+    }
+
+    fn enter_new(&mut self, queue: QueueId, message: &NewMessage, number: usize, bytes: u32) {
+        let ttls = [
+            message.ttl.0,
+            self.queues[self.by_id(queue)].settings.message_ttl.0,
+        ];
+        let ttl = ttls.into_iter().filter(|ttl| *ttl > 0).min();
+        let due = message.deliver_at.0.max(self.now + message.delay.0);
+        self.enter(
+            queue,
+            Message {
+                queue,
+                position: 0,
+                id: MessageId {
+                    index: self.index,
+                    number: number as u32,
+                },
+                bytes,
+                failures: 0,
+                grants: 0,
+                published_at: self.now,
+                expires_at: ttl.map_or(u64::MAX, |ttl| due + ttl),
+                state: if due > self.now {
+                    State::Delayed(due)
+                } else {
+                    State::Ready
+                },
+                first_error: String::new(),
+                last_error: String::new(),
+                dead_letter: None,
+                deaths: Vec::new(),
+            },
+        );
     }
 
     fn enter(&mut self, queue: QueueId, mut message: Message) {
@@ -688,7 +737,11 @@ impl Model {
         let target = target.map(|queue| queue.id).filter(|target| {
             let circular =
                 *target == message.queue || message.deaths.contains(target) || making_room.contains(target);
-            !circular && self.fits(*target, 1, u64::from(message.bytes))
+            !circular && {
+                let promised = self.promised.iter().find(|(promised, ..)| promised == target);
+                let (_, count, bytes) = promised.copied().unwrap_or((*target, 0, 0));
+                self.fits(*target, 1 + count, u64::from(message.bytes) + bytes)
+            }
         });
         let Some(target) = target else {
             self.messages[i].state = State::Dead;
@@ -729,7 +782,9 @@ impl Model {
         let message = self.messages.remove(i);
         let q = self.by_id(message.queue);
         count(&mut self.queues[q].gone);
-        self.effects.push(Effect::ContentDropped { id: message.id });
+        if !self.messages.iter().any(|other| other.id == message.id) {
+            self.effects.push(Effect::ContentDropped { id: message.id });
+        }
     }
 
     // ------------------------------------------------------------------ leases
@@ -1035,9 +1090,19 @@ impl Model {
         let s = self.session(id).unwrap();
         let Session { node, epoch, .. } = self.sessions.remove(s);
         self.consumers.retain(|c| c.session != id);
-        let hangs = |m: &Message| matches!(m.state, State::Leased { holder: Some((session, _)), .. } if session == id);
-        while let Some(i) = self.messages.iter().position(hangs) {
-            self.put_back(i, 0);
+        let mut held = Vec::new();
+        for message in &self.messages {
+            match message.state {
+                State::Leased {
+                    holder: Some((session, consumer)),
+                    ..
+                } if session == id => held.push((consumer, message.queue, message.position)),
+                _ => {}
+            }
+        }
+        held.sort();
+        for (_, queue, position) in held {
+            self.put_back(self.find(queue, position), 0);
         }
         self.effects.push(Effect::SessionLost {
             node,
