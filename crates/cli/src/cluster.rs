@@ -24,23 +24,28 @@ pub struct ClusterArgs {
 #[derive(Debug, Subcommand)]
 enum ClusterCommand {
     /// Show all nodes, as each of them sees itself
+    #[command(after_help = "Example:\n  quorate cluster status")]
     Status,
     /// Bring in a node that was started without peers and waits
+    #[command(after_help = "Example:\n  quorate cluster add 10.0.0.4:7401")]
     Add {
         /// Its peer address, host:port
         peer_address: String,
     },
     /// Remove a member for good; its id is never used again
+    #[command(after_help = "Example:\n  quorate cluster remove node-4")]
     Remove {
         /// Its id, name or client address
         node: String,
     },
     /// Hand leadership to another voter
+    #[command(after_help = "Example:\n  quorate cluster transfer-leader node-2")]
     TransferLeader {
         /// Its id, name or client address [default: the most advanced one]
         node: Option<String>,
     },
     /// Write a snapshot now
+    #[command(after_help = "Example:\n  quorate cluster snapshot")]
     Snapshot {
         /// Client addresses of the nodes [default: all that answer]
         address: Vec<String>,
@@ -202,14 +207,23 @@ fn status_text(answers: &Answers) -> String {
         text.push_str("\nNo node leads: a majority of the voters must run and reach each other.\n");
     }
     for (address, answer) in answers {
-        if let Err(Error::Unreachable { cause }) = answer {
-            let cause = cause
-                .strip_prefix(address.as_str())
-                .map_or(cause.as_str(), |rest| rest.trim_start_matches(": "));
-            text.push_str(&format!("\n{address} does not answer: {cause}\n"));
+        if let Err(error @ Error::Unreachable { .. }) = answer {
+            text.push_str(&format!("\n{}\n", silence_text(address, error)));
         }
     }
     text
+}
+
+/// Why a node did not answer.
+pub(crate) fn silence_text(address: &str, error: &Error) -> String {
+    let cause = match error {
+        Error::Unreachable { cause } => cause.clone(),
+        error => error.to_string(),
+    };
+    let cause = cause
+        .strip_prefix(address)
+        .map_or(cause.as_str(), |rest| rest.trim_start_matches(": "));
+    format!("{address} does not answer: {cause}")
 }
 
 async fn add(peer_address: &str, context: &Context) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use crate::body::escaped;
 use crate::exit::{Class, Failure};
+use crate::interrupts::Interrupts;
 use crate::json;
 use crate::options::{Context, Options};
 use crate::values::{messages, positive_duration};
@@ -16,6 +17,8 @@ use crate::worker::{self, Outcome};
 
 /// Arguments of `consume`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  quorate consume jobs --until-empty\n  \
+    quorate consume jobs --exec 'resize --from -' --lease 5m")]
 pub struct ConsumeArgs {
     #[command(flatten)]
     pub(crate) options: Options,
@@ -31,6 +34,9 @@ pub struct ConsumeArgs {
     /// Stop after that many messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
+    /// Give this consumer nothing while one of a higher priority can take it [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    priority: Option<i32>,
     /// Lease them for that long: 100ms to 12h [default: the queue's]
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     lease: Option<Duration>,
@@ -105,6 +111,9 @@ async fn open(args: &ConsumeArgs, context: &Context) -> Result<Consumer, Failure
     let mut consume = context.client.consume(&args.queue).prefetch(prefetch).name(name);
     if let Some(lease) = args.lease {
         consume = consume.lease(lease);
+    }
+    if let Some(priority) = args.priority {
+        consume = consume.priority(priority);
     }
     consume.open().await.map_err(Failure::of_queue(&args.queue))
 }
@@ -236,46 +245,6 @@ fn tell(result: Result<quorate_client::Settled, quorate_client::Error>) -> u64 {
         Err(error) => {
             eprintln!("quorate: a message was not settled: {error}");
             1
-        }
-    }
-}
-
-/// Ctrl-C and SIGTERM.
-struct Interrupts {
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-}
-
-impl Interrupts {
-    #[cfg(unix)]
-    fn listen() -> Result<Self, Failure> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let listen = |kind| signal(kind).map_err(Failure::io("listen for signals"));
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-        })
-    }
-
-    #[cfg(not(unix))]
-    fn listen() -> Result<Self, Failure> {
-        Ok(Self {})
-    }
-
-    #[cfg(unix)]
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-
-    #[cfg(not(unix))]
-    async fn next(&mut self) {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
         }
     }
 }

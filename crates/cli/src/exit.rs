@@ -1,26 +1,57 @@
 //! How a command ends, and what to do next.
 
+use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use quorate_client::{Error, Reason};
+use quorate_client::{Error, Reason, Refusal};
 use serde_json::{Value, json};
 
 /// Why a command did not end well.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What the library said, and the queue that it was about.
-    Client { error: Error, queue: Option<String> },
+    /// What the library said, and what the call was about.
+    Client { error: Error, subject: Option<Subject> },
     /// The command cannot be carried out as it was typed.
     Usage(String),
     /// A part of what was asked for was refused; each part has been told.
     Partly { class: Class, message: String },
+    /// What was asked about is not there.
+    NotFound { message: String, advice: String },
     /// Standard output was closed by its reader, which has seen enough.
     OutputClosed,
     /// Standard input or output, or a file, failed.
     Io { action: String, source: io::Error },
     /// Interrupted a second time.
     Interrupted,
+}
+
+/// What a call was about, and an error may be, too.
+#[derive(Clone, Debug)]
+pub(crate) enum Subject {
+    Queue(String),
+    Exchange(String),
+}
+
+impl Subject {
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Subject::Queue(_) => "queue",
+            Subject::Exchange(_) => "exchange",
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Subject::Queue(name) | Subject::Exchange(name) => name,
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind(), self.name())
+    }
 }
 
 /// The exit codes that scripts can rely on.
@@ -36,9 +67,30 @@ pub(crate) enum Class {
 impl Failure {
     /// An error that concerns a queue.
     pub(crate) fn of_queue(queue: &str) -> impl Fn(Error) -> Self {
+        Self::of(Subject::Queue(queue.to_owned()))
+    }
+
+    /// An error that concerns an exchange.
+    pub(crate) fn of_exchange(exchange: &str) -> impl Fn(Error) -> Self {
+        Self::of(Subject::Exchange(exchange.to_owned()))
+    }
+
+    /// An error that concerns the subject of a call.
+    pub(crate) fn of(subject: Subject) -> impl Fn(Error) -> Self {
         move |error| Failure::Client {
             error,
-            queue: Some(queue.to_owned()),
+            subject: Some(subject.clone()),
+        }
+    }
+
+    /// Sums up parts of which each has been told: no error, no failure.
+    pub(crate) fn of_parts(errors: &[Error], message: impl FnOnce() -> String) -> Result<(), Self> {
+        match errors.iter().map(Class::of).max() {
+            None => Ok(()),
+            Some(class) => Err(Failure::Partly {
+                class,
+                message: message(),
+            }),
         }
     }
 
@@ -68,7 +120,7 @@ impl Failure {
             Failure::Usage(_) => Class::Usage as u8,
             Failure::Partly { class, .. } => *class as u8,
             Failure::OutputClosed => Class::Ok as u8,
-            Failure::Io { .. } => Class::Refused as u8,
+            Failure::NotFound { .. } | Failure::Io { .. } => Class::Refused as u8,
             Failure::Interrupted => 130,
         }
     }
@@ -80,7 +132,9 @@ impl Failure {
                 ..
             } => refusal.message.clone(),
             Failure::Client { error, .. } => error.to_string(),
-            Failure::Usage(message) | Failure::Partly { message, .. } => message.clone(),
+            Failure::Usage(message) | Failure::Partly { message, .. } | Failure::NotFound { message, .. } => {
+                message.clone()
+            }
             Failure::OutputClosed => "standard output was closed".to_owned(),
             Failure::Io { action, source } => format!("{action}: {source}"),
             Failure::Interrupted => "interrupted".to_owned(),
@@ -89,7 +143,8 @@ impl Failure {
 
     fn advice(&self) -> Option<String> {
         match self {
-            Failure::Client { error, queue } => advice(error, queue.as_deref()),
+            Failure::Client { error, subject } => advice(error, subject.as_ref()),
+            Failure::NotFound { advice, .. } => Some(advice.clone()),
             _ => None,
         }
     }
@@ -99,6 +154,7 @@ impl Failure {
             Failure::Client { error, .. } => Class::of(error).as_str(),
             Failure::Usage(_) => Class::Usage.as_str(),
             Failure::Partly { class, .. } => class.as_str(),
+            Failure::NotFound { .. } => Class::Refused.as_str(),
             Failure::OutputClosed | Failure::Io { .. } => "io",
             Failure::Interrupted => "interrupted",
         };
@@ -141,27 +197,45 @@ impl Class {
 }
 
 /// What a person can do about it.
-fn advice(error: &Error, queue: Option<&str>) -> Option<String> {
-    let refusal = match error {
-        Error::Refused(refusal) => refusal,
-        Error::Unknown { .. } => {
-            return Some(
-                "It may have been applied. Look before you repeat it: `quorate queue show`, `quorate cluster status`."
-                    .to_owned(),
-            );
+fn advice(error: &Error, subject: Option<&Subject>) -> Option<String> {
+    match error {
+        Error::Refused(refusal) => refused_advice(refusal, subject),
+        Error::Unknown { .. } => Some(
+            "It may have been applied. Look before you repeat it: `quorate queue show`, `quorate cluster status`."
+                .to_owned(),
+        ),
+        Error::Unreachable { .. } => Some(
+            "Name nodes that run with --endpoint host:port,…; `quorate cluster status` shows who answers; \
+             `quorate dev` starts a cluster on this machine."
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+fn refused_advice(refusal: &Refusal, subject: Option<&Subject>) -> Option<String> {
+    let named = |key: &str| refusal.context.get(key).map(String::as_str);
+    let queue = named("queue").or(match subject {
+        Some(Subject::Queue(queue)) => Some(queue),
+        _ => None,
+    });
+    let exchange = named("exchange").or(match subject {
+        Some(Subject::Exchange(exchange)) => Some(exchange),
+        _ => None,
+    });
+    match refusal.reason {
+        Reason::ExchangeNotFound | Reason::ExchangeConflict | Reason::ExchangeInUse | Reason::Unroutable => {
+            exchange_advice(refusal.reason, &quoted(exchange.unwrap_or("NAME")))
         }
-        Error::Unreachable { .. } => {
-            return Some(
-                "Name nodes that run with --endpoint host:port,…; `quorate cluster status` shows who answers; \
-                 `quorate dev` starts a cluster on this machine."
-                    .to_owned(),
-            );
+        Reason::Overloaded | Reason::LimitExceeded if refusal.retryable => {
+            Some("Try again in a moment.".to_owned())
         }
-        _ => return None,
-    };
-    let named = refusal.context.get("queue").map(String::as_str).or(queue);
-    let queue = quoted(named.unwrap_or("NAME"));
-    Some(match refusal.reason {
+        reason => queue_advice(reason, &quoted(queue.unwrap_or("NAME"))),
+    }
+}
+
+fn queue_advice(reason: Reason, queue: &str) -> Option<String> {
+    Some(match reason {
         Reason::QueueNotFound => {
             format!(
                 "Make it with `quorate queue declare {queue}`, or see what there is with `quorate queue list`."
@@ -185,15 +259,59 @@ fn advice(error: &Error, queue: Option<&str>) -> Option<String> {
             "The lease has ended; somebody else may hold the message by now. Lease it again to settle it."
                 .to_owned()
         }
-        Reason::Overloaded | Reason::LimitExceeded if refusal.retryable => {
-            "Try again in a moment.".to_owned()
+        Reason::MessageNotFound => {
+            format!(
+                "`quorate browse {queue}` shows what the queue holds, `quorate trace` what became of a message."
+            )
+        }
+        Reason::WrongState => {
+            format!("`quorate browse {queue}` shows its state; a leased message is its holder's to settle.")
+        }
+        Reason::SingleActiveConsumer => {
+            format!(
+                "Take its messages with `quorate consume {queue}`, or open it with `quorate queue update {queue} \
+                 --single-active-consumer=false`."
+            )
+        }
+        Reason::TransactionRefused => {
+            "Nothing of it was done. Correct that part, or leave it out.".to_owned()
+        }
+        _ => return None,
+    })
+}
+
+fn exchange_advice(reason: Reason, exchange: &str) -> Option<String> {
+    Some(match reason {
+        Reason::ExchangeNotFound => {
+            format!(
+                "Make it with `quorate exchange declare {exchange} --kind direct`, or see what there is with \
+                 `quorate exchange list`."
+            )
+        }
+        Reason::ExchangeConflict => {
+            format!(
+                "Compare with `quorate exchange show {exchange}`; change settings with `quorate exchange update \
+                 {exchange}`; a kind stays what it is."
+            )
+        }
+        Reason::ExchangeInUse => {
+            format!(
+                "See its bindings with `quorate exchange show {exchange}` and remove them with `quorate unbind`, or \
+                 delete it without --if-unused."
+            )
+        }
+        Reason::Unroutable => {
+            format!(
+                "See where it leads with `quorate exchange show {exchange}`, bind a queue with `quorate bind \
+                 {exchange} QUEUE`, or publish without --mandatory."
+            )
         }
         _ => return None,
     })
 }
 
 /// A name as a shell takes it.
-fn quoted(name: &str) -> String {
+pub(crate) fn quoted(name: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:@".contains(c);
     if name.chars().all(plain) {
         name.to_owned()
@@ -204,7 +322,7 @@ fn quoted(name: &str) -> String {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Failure::Client { error, queue: None }
+        Failure::Client { error, subject: None }
     }
 }
 
@@ -232,6 +350,45 @@ mod tests {
         assert_eq!(quoted("jobs.high"), "jobs.high");
         assert_eq!(quoted("my jobs"), "'my jobs'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn parts_are_as_bad_as_the_worst_of_them() {
+        let (refused, unknown) = (
+            Error::Unreachable { cause: String::new() },
+            Error::Unknown {
+                action: "settle",
+                cause: String::new(),
+            },
+        );
+        let failure = Failure::of_parts(&[unknown, refused], || "2 of 3".to_owned()).unwrap_err();
+        assert_eq!((failure.code(), failure.message().as_str()), (4, "2 of 3"));
+        assert!(Failure::of_parts(&[], || "0 of 3".to_owned()).is_ok());
+    }
+
+    #[test]
+    fn every_refusal_that_a_person_can_cure_says_how() {
+        for (reason, advice) in [
+            (Reason::QueueNotFound, "`quorate queue declare 'my jobs'`"),
+            (Reason::MessageNotFound, "`quorate browse 'my jobs'`"),
+            (Reason::WrongState, "`quorate browse 'my jobs'`"),
+            (Reason::SingleActiveConsumer, "`quorate consume 'my jobs'`"),
+        ] {
+            let told = queue_advice(reason, &quoted("my jobs")).unwrap_or_default();
+            assert!(told.contains(advice), "{reason}: {told}");
+        }
+        for (reason, advice) in [
+            (
+                Reason::ExchangeNotFound,
+                "`quorate exchange declare orders --kind direct`",
+            ),
+            (Reason::ExchangeConflict, "`quorate exchange update orders`"),
+            (Reason::ExchangeInUse, "`quorate unbind`"),
+            (Reason::Unroutable, "`quorate bind orders QUEUE`"),
+        ] {
+            let told = exchange_advice(reason, "orders").unwrap_or_default();
+            assert!(told.contains(advice), "{reason}: {told}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::values::{duration, positive_duration};
 
 /// Arguments of `lease`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  quorate lease jobs --max 10 --wait 5s --json")]
 pub struct LeaseArgs {
     #[command(flatten)]
     pub(crate) options: Options,
@@ -63,6 +64,16 @@ fn text(delivery: &Delivery) -> String {
             escaped(name.as_bytes()),
             escaped(value.as_bytes())
         ));
+    }
+    for (name, value) in [
+        ("exchange", delivery.exchange()),
+        ("routing key", delivery.routing_key()),
+        ("group", delivery.group()),
+        ("dedup id", delivery.dedup_id()),
+    ] {
+        if let Some(value) = value {
+            text.push_str(&format!("\n  {name}: {}", escaped(value.as_bytes())));
+        }
     }
     if let Some(error) = delivery.last_error() {
         text.push_str(&format!("\n  last error: {}", escaped(error.as_bytes())));

@@ -7,22 +7,38 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::{ArgGroup, Args};
-use quorate_client::{Confirm, Message};
-use serde_json::json;
+use quorate_client::{Confirm, Message, Published, Target};
+use serde_json::{Value, json};
 
-use crate::exit::{Class, Failure};
+use crate::exit::{Class, Failure, Subject, quoted};
 use crate::json;
+use crate::moment::moment;
 use crate::options::{Context, Options};
 use crate::values::{duration, header, messages, positive_duration, size};
 
 /// Arguments of `publish`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["body", "file", "count"]))]
+#[command(
+    group = ArgGroup::new("where").required(true).args(["queue", "exchange"]),
+    group = ArgGroup::new("what").required(true).multiple(true).args(["body", "file", "count"]),
+    after_help = "Examples:\n  quorate publish jobs --body 'resize 17.png' --header trace=a1b2\n  \
+        quorate publish jobs --body 'invoice 9' --dedup-id invoice-9 --group tenant-a --delay 10s\n  \
+        quorate publish --exchange orders --routing-key eu.paid --mandatory --body 'order 9'"
+)]
 pub struct PublishArgs {
     #[command(flatten)]
     pub(crate) options: Options,
     /// Queue to publish to
-    queue: String,
+    queue: Option<String>,
+    /// Exchange to publish to, instead of a queue
+    #[arg(long)]
+    exchange: Option<String>,
+    /// By which a direct or topic exchange routes
+    #[arg(long, value_name = "KEY", conflicts_with = "queue")]
+    routing_key: Option<String>,
+    /// Refuse it if it has no route [default: it is dropped]
+    #[arg(long, conflicts_with = "queue")]
+    mandatory: bool,
     /// The body, as text
     #[arg(long, value_name = "TEXT", conflicts_with = "file")]
     body: Option<String>,
@@ -38,9 +54,21 @@ pub struct PublishArgs {
     /// Deliver them no earlier than this from now
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     delay: Option<Duration>,
+    /// Deliver them no earlier than this moment: RFC 3339, or milliseconds since 1970
+    #[arg(long, value_name = "MOMENT", value_parser = moment)]
+    deliver_at: Option<u64>,
     /// Let them expire if they were not leased within this
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     ttl: Option<Duration>,
+    /// 0 to 9; higher ones are leased first
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=9))]
+    priority: Option<u32>,
+    /// Deliver them in order with others of this group
+    #[arg(long)]
+    group: Option<String>,
+    /// Take it only once, as long as the queue or exchange remembers this id
+    #[arg(long)]
+    dedup_id: Option<String>,
     /// Add a header; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
     header: Vec<(String, String)>,
@@ -86,15 +114,37 @@ fn given_body(args: &PublishArgs) -> Result<Option<Bytes>, Failure> {
 }
 
 async fn publish_one(args: &PublishArgs, body: Bytes, context: &Context) -> Result<(), Failure> {
-    let call = context.client.publish(&args.queue, message(args, body));
-    let published = call.await.map_err(Failure::of_queue(&args.queue))?;
+    let call = context.client.publish(args.target(), message(args, body));
+    let published = call.await.map_err(Failure::of(args.subject()))?;
     context.output.show(
         || {
-            let value = json!({ "queue": args.queue, "message_ids": published.message_ids });
+            let mut value = json::published(&published);
+            let subject = args.subject();
+            value[subject.kind()] = subject.name().into();
             json::with_commit(value, &published.commit)
         },
         || format!("{}\n", published.message_id()),
-    )
+    )?;
+    if !context.output.is_json() {
+        eprint!("{}", note(&args.subject(), &published));
+    }
+    Ok(())
+}
+
+/// What came of a message that did not become a new one.
+fn note(subject: &Subject, published: &Published) -> String {
+    if let Some(state) = published.duplicate() {
+        return format!(
+            "a duplicate: {subject} had taken this dedup id; the first message is the one above, and is {state}\n"
+        );
+    }
+    if !published.unroutable.is_empty() {
+        return format!(
+            "no route: no binding of {subject} fits, and the message was dropped; see `quorate exchange show {}`\n",
+            quoted(subject.name())
+        );
+    }
+    String::new()
 }
 
 async fn publish_many(
@@ -103,7 +153,7 @@ async fn publish_many(
     count: u64,
     context: &Context,
 ) -> Result<(), Failure> {
-    let publisher = context.client.publisher(&args.queue).start();
+    let publisher = context.client.publisher(args.target()).start();
     let mut tally = Tally::default();
     let mut confirms = VecDeque::new();
     let start = Instant::now();
@@ -127,28 +177,12 @@ async fn publish_many(
     let elapsed = start.elapsed();
     match tally.first_error {
         // Nothing went in, so the error of the first tells it all.
-        Some(error) if tally.published == 0 => return Err(Failure::of_queue(&args.queue)(error)),
+        Some(error) if tally.published == 0 => return Err(Failure::of(args.subject())(error)),
         _ => {}
     }
     context.output.show(
-        || {
-            json!({
-                "queue": args.queue,
-                "published": tally.published,
-                "failed": tally.failed,
-                "unknown": tally.unknown,
-                "elapsed_ms": json::millis(elapsed),
-            })
-        },
-        || {
-            let rate = tally.published as f64 / elapsed.as_secs_f64().max(0.001);
-            format!(
-                "{} published to queue {} in {:.1} s ({rate:.0}/s)\n",
-                messages(tally.published),
-                args.queue,
-                elapsed.as_secs_f64(),
-            )
-        },
+        || tally.to_json(&args.subject(), elapsed),
+        || tally.to_text(&args.subject(), elapsed),
     )?;
     match tally.first_error {
         None => Ok(()),
@@ -165,7 +199,10 @@ async fn publish_many(
 
 /// What came of many messages.
 struct Tally {
+    /// Confirmed, those of the two below included.
     published: u64,
+    duplicates: u64,
+    unroutable: u64,
     failed: u64,
     unknown: u64,
     worst: Class,
@@ -176,6 +213,8 @@ impl Default for Tally {
     fn default() -> Self {
         Self {
             published: 0,
+            duplicates: 0,
+            unroutable: 0,
             failed: 0,
             unknown: 0,
             worst: Class::Ok,
@@ -187,7 +226,11 @@ impl Default for Tally {
 impl Tally {
     async fn add(&mut self, confirm: Confirm) {
         match confirm.await {
-            Ok(_) => self.published += 1,
+            Ok(published) => {
+                self.published += 1;
+                self.duplicates += published.duplicates.len() as u64;
+                self.unroutable += published.unroutable.len() as u64;
+            }
             Err(error) => {
                 if error.may_have_applied() {
                     self.unknown += 1;
@@ -199,6 +242,57 @@ impl Tally {
             }
         }
     }
+
+    fn to_json(&self, subject: &Subject, elapsed: Duration) -> Value {
+        json!({
+            subject.kind(): subject.name(),
+            "published": self.published,
+            "duplicates": self.duplicates,
+            "unroutable": self.unroutable,
+            "failed": self.failed,
+            "unknown": self.unknown,
+            "elapsed_ms": json::millis(elapsed),
+        })
+    }
+
+    fn to_text(&self, subject: &Subject, elapsed: Duration) -> String {
+        let seconds = elapsed.as_secs_f64();
+        let rate = self.published as f64 / seconds.max(0.001);
+        let mut text = format!(
+            "{} published to {subject} in {seconds:.1} s ({rate:.0}/s)\n",
+            messages(self.published)
+        );
+        for (count, what) in [
+            (self.duplicates, "not taken again, for their dedup id was known"),
+            (self.unroutable, "dropped, for no binding fits"),
+        ] {
+            if count > 0 {
+                text.push_str(&format!("of them {count} {what}\n"));
+            }
+        }
+        text
+    }
+}
+
+impl PublishArgs {
+    fn subject(&self) -> Subject {
+        match (&self.exchange, &self.queue) {
+            (Some(exchange), _) => Subject::Exchange(exchange.clone()),
+            (None, queue) => Subject::Queue(queue.clone().unwrap_or_default()),
+        }
+    }
+
+    fn target(&self) -> Target {
+        let target = match self.subject() {
+            Subject::Queue(name) => Target::queue(name),
+            Subject::Exchange(name) => Target::exchange(name),
+        };
+        if self.mandatory {
+            target.mandatory()
+        } else {
+            target
+        }
+    }
 }
 
 fn message(args: &PublishArgs, body: Bytes) -> Message {
@@ -206,8 +300,23 @@ fn message(args: &PublishArgs, body: Bytes) -> Message {
     if let Some(delay) = args.delay {
         message = message.delay(delay);
     }
+    if let Some(at_ms) = args.deliver_at {
+        message = message.deliver_at_ms(at_ms);
+    }
     if let Some(ttl) = args.ttl {
         message = message.ttl(ttl);
+    }
+    if let Some(priority) = args.priority {
+        message = message.priority(priority);
+    }
+    if let Some(group) = &args.group {
+        message = message.group(group);
+    }
+    if let Some(dedup_id) = &args.dedup_id {
+        message = message.dedup_id(dedup_id);
+    }
+    if let Some(key) = &args.routing_key {
+        message = message.routing_key(key);
     }
     message
 }
@@ -230,5 +339,27 @@ mod tests {
         assert_eq!(numbered(7, None), "message 7");
         assert_eq!(numbered(7, Some(12)), "message 7...");
         assert_eq!(numbered(7, Some(1)), "message 7");
+    }
+
+    #[test]
+    fn what_did_not_become_a_message_is_counted_apart() {
+        let tally = Tally {
+            published: 1_000,
+            duplicates: 999,
+            unroutable: 1,
+            ..Tally::default()
+        };
+        let (orders, elapsed) = (Subject::Exchange("orders".to_owned()), Duration::from_secs(2));
+        let expected = "\
+1000 messages published to exchange orders in 2.0 s (500/s)
+of them 999 not taken again, for their dedup id was known
+of them 1 dropped, for no binding fits
+";
+        assert_eq!(tally.to_text(&orders, elapsed), expected);
+        let value = tally.to_json(&orders, elapsed);
+        assert_eq!(
+            (&value["exchange"], &value["duplicates"]),
+            (&"orders".into(), &999.into())
+        );
     }
 }

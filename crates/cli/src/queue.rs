@@ -1,17 +1,18 @@
 //! `quorate queue …`
 
-use std::time::Duration;
-
-use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use futures_util::StreamExt as _;
-use quorate_client::{Overflow, QueueInfo, QueueSettings};
+use quorate_client::{Commit, Explanation, MessageState, Obstacle, QueueInfo, QueueSettings};
 use serde_json::json;
 
+use crate::body::escaped;
 use crate::exit::Failure;
 use crate::json;
+use crate::moment::{ago, ahead, now_ms};
 use crate::options::{Context, Options};
-use crate::table::{Align, pairs, table};
-use crate::values::{bytes, duration, messages, size, span};
+use crate::queue_settings::{SettingsArgs, settings_pairs};
+use crate::table::{Align, indented, pairs, table};
+use crate::values::{bytes, messages, state};
 
 /// Arguments of `queue`.
 #[derive(Debug, Args)]
@@ -25,36 +26,66 @@ pub struct QueueArgs {
 #[derive(Debug, Subcommand)]
 enum QueueCommand {
     /// Make a queue, or check that it has these settings
+    #[command(
+        after_help = "Examples:\n  quorate queue declare jobs --max-deliveries 5 --lease 30s\n  \
+        quorate queue declare tenants --group-weight tenant-a=5 --dead-letter failed"
+    )]
     Declare {
         /// Name of the queue: 1 to 255 bytes
         queue: String,
         #[command(flatten)]
-        settings: SettingsArgs,
+        settings: Box<SettingsArgs>,
     },
     /// List all queues with what they hold
+    #[command(after_help = "Example:\n  quorate queue list")]
     List,
     /// Show settings and counts of a queue
+    #[command(after_help = "Example:\n  quorate queue show jobs")]
     Show {
         /// Name of the queue
         queue: String,
     },
+    /// Say why nothing is delivered from a queue
+    #[command(after_help = "Example:\n  quorate queue explain jobs")]
+    Explain {
+        /// Name of the queue
+        queue: String,
+    },
     /// Change settings of a queue
-    #[command(group = ArgGroup::new("setting").required(true).multiple(true).args([
-        "lease", "max_deliveries", "dead_letter", "max_length", "max_bytes", "overflow", "message_ttl",
-        "backoff_initial", "backoff_max",
-    ]))]
+    #[command(
+        mut_group("SettingsArgs", |settings| settings.required(true)),
+        after_help = "Example:\n  quorate queue update jobs --max-deliveries 10 --backoff-initial 1s",
+    )]
     Update {
         /// Name of the queue
         queue: String,
         #[command(flatten)]
-        settings: SettingsArgs,
+        settings: Box<SettingsArgs>,
     },
-    /// Remove the ready and delayed messages of a queue
-    Purge {
+    /// Stop giving out messages of a queue; its consumers stay
+    #[command(after_help = "Example:\n  quorate queue pause jobs")]
+    Pause {
         /// Name of the queue
         queue: String,
     },
+    /// Give out messages of a queue again
+    #[command(after_help = "Example:\n  quorate queue resume jobs")]
+    Resume {
+        /// Name of the queue
+        queue: String,
+    },
+    /// Remove messages of a queue that nobody holds
+    #[command(after_help = "Example:\n  quorate queue purge jobs --state delayed,dead")]
+    Purge {
+        /// Name of the queue
+        queue: String,
+        /// Those in these states
+        #[arg(long, value_name = "STATE,…", value_delimiter = ',', value_parser = state(&["ready", "delayed", "dead"]),
+            default_value = "ready,delayed")]
+        state: Vec<MessageState>,
+    },
     /// Delete a queue with all its messages
+    #[command(after_help = "Example:\n  quorate queue delete jobs --if-empty --if-unused")]
     Delete {
         /// Name of the queue
         queue: String,
@@ -67,52 +98,16 @@ enum QueueCommand {
     },
 }
 
-#[derive(Debug, Args)]
-struct SettingsArgs {
-    /// Lease of a delivery: 100ms to 12h [new queue: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    lease: Option<Duration>,
-    /// Failed leases before a message is dead-lettered: 1 to 1,000, 0 = unlimited [new queue: 5]
-    #[arg(long, value_name = "N")]
-    max_deliveries: Option<u32>,
-    /// Queue that receives dead letters; '' = keep them in this queue's dead set [new queue: '']
-    #[arg(long, value_name = "QUEUE")]
-    dead_letter: Option<String>,
-    /// Most messages ready, delayed or leased, 0 = unlimited [new queue: 0]
-    #[arg(long, value_name = "N")]
-    max_length: Option<u64>,
-    /// Most bytes of those messages, like 1GiB, 0 = unlimited [new queue: 0]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    max_bytes: Option<u64>,
-    /// What happens to a publish beyond a limit [new queue: reject]
-    #[arg(long)]
-    overflow: Option<OverflowArg>,
-    /// Life of a message that is not leased, 0s = for ever [new queue: 0s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    message_ttl: Option<Duration>,
-    /// Pause before a failed message is ready again [new queue: 0s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    backoff_initial: Option<Duration>,
-    /// The pause doubles per attempt up to this [new queue: 60s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    backoff_max: Option<Duration>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum OverflowArg {
-    /// The publish is refused
-    Reject,
-    /// Messages at the head make room
-    DropHead,
-}
-
 pub(crate) async fn run(args: QueueArgs, context: &Context) -> Result<(), Failure> {
     match args.command {
-        QueueCommand::Declare { queue, settings } => declare(&queue, settings.into(), context).await,
+        QueueCommand::Declare { queue, settings } => declare(&queue, (*settings).into(), context).await,
         QueueCommand::List => list(context).await,
         QueueCommand::Show { queue } => show(&queue, context).await,
-        QueueCommand::Update { queue, settings } => update(&queue, settings.into(), context).await,
-        QueueCommand::Purge { queue } => purge(&queue, context).await,
+        QueueCommand::Explain { queue } => explain(&queue, context).await,
+        QueueCommand::Update { queue, settings } => update(&queue, (*settings).into(), context).await,
+        QueueCommand::Pause { queue } => pause(&queue, true, context).await,
+        QueueCommand::Resume { queue } => pause(&queue, false, context).await,
+        QueueCommand::Purge { queue, state } => purge(&queue, state, context).await,
         QueueCommand::Delete {
             queue,
             if_empty,
@@ -191,91 +186,130 @@ async fn show(queue: &str, context: &Context) -> Result<(), Failure> {
         .describe_queue(queue)
         .await
         .map_err(Failure::of_queue(queue))?;
-    context.output.show(|| json::queue(&info), || show_text(&info))
+    context
+        .output
+        .show(|| json::queue(&info), || show_text(&info, now_ms()))
 }
 
-fn show_text(queue: &QueueInfo) -> String {
-    let (settings, counts) = (&queue.settings, &queue.counts);
-    let unset = || "-".to_owned();
-    let limit = |value: Option<String>| match value.as_deref() {
-        Some("0" | "0 B" | "0s") => "unlimited".to_owned(),
-        Some(value) => value.to_owned(),
-        None => unset(),
+fn show_text(queue: &QueueInfo, now_ms: u64) -> String {
+    let counts = &queue.counts;
+    let mut about = vec![("queue", queue.name.clone())];
+    if queue.paused {
+        about.push((
+            "paused",
+            "nothing is given out until `quorate queue resume`".to_owned(),
+        ));
+    }
+    about.extend(settings_pairs(&queue.settings));
+    let count = |count: u64| count.to_string();
+    let published = |since: Option<u64>| match since {
+        Some(since) => format!(", oldest published {}", ago(since, now_ms)),
+        None => String::new(),
     };
-    let dead_letter = match settings.dead_letter_queue.as_deref() {
-        None | Some("") => "this queue's dead set".to_owned(),
-        Some(name) => format!("queue {name}"),
+    let dead = match counts.dead_letter_backlog {
+        0 => count(counts.dead),
+        waiting => format!(
+            "{}, of which {waiting} wait for room where dead letters go",
+            counts.dead
+        ),
     };
-    let overflow = settings
-        .overflow
-        .map_or_else(unset, |overflow| overflow.as_str().to_owned());
-    let about = pairs(&[
-        ("queue", queue.name.clone()),
-        ("lease", settings.lease.map_or_else(unset, span)),
-        (
-            "max deliveries",
-            limit(settings.max_deliveries.map(|count| count.to_string())),
-        ),
-        ("dead letters to", dead_letter),
-        (
-            "max length",
-            limit(settings.max_length.map(|count| count.to_string())),
-        ),
-        ("max bytes", limit(settings.max_bytes.map(bytes))),
-        ("overflow", overflow),
-        ("message ttl", limit(settings.message_ttl.map(span))),
-        (
-            "backoff",
-            match (settings.backoff_initial, settings.backoff_max) {
-                (Some(Duration::ZERO), _) => "none".to_owned(),
-                (Some(initial), Some(max)) => format!("{} doubling to {}", span(initial), span(max)),
-                _ => unset(),
-            },
-        ),
-    ]);
+    let consumers = match &queue.active_consumer {
+        Some(name) => format!("{}, active: {}", counts.consumers, escaped(name.as_bytes())),
+        None => count(counts.consumers),
+    };
+    let (ready, leased) = (
+        queue.oldest_ready_published_at_ms,
+        queue.oldest_leased_published_at_ms,
+    );
     let holds = pairs(&[
-        ("ready", counts.ready.to_string()),
-        ("delayed", counts.delayed.to_string()),
-        ("leased", counts.leased.to_string()),
-        ("dead", counts.dead.to_string()),
+        ("ready", count(counts.ready) + &published(ready)),
+        ("delayed", count(counts.delayed)),
+        ("leased", count(counts.leased) + &published(leased)),
+        ("dead", dead),
         ("size", bytes(counts.bytes)),
-        ("consumers", counts.consumers.to_string()),
+        ("groups", count(counts.groups)),
+        ("consumers", consumers),
     ]);
     let totals = pairs(&[
-        ("published", counts.published.to_string()),
-        ("acked", counts.acked.to_string()),
-        ("expired", counts.expired.to_string()),
-        ("dead-lettered", counts.dead_lettered.to_string()),
-        ("dropped", counts.dropped.to_string()),
-        ("deleted", counts.deleted.to_string()),
-        ("redelivered", counts.redelivered.to_string()),
+        ("published", count(counts.published)),
+        ("acked", count(counts.acked)),
+        ("expired", count(counts.expired)),
+        ("dead-lettered", count(counts.dead_lettered)),
+        ("dropped", count(counts.dropped)),
+        ("deleted", count(counts.deleted)),
+        ("moved", count(counts.moved)),
+        ("redelivered", count(counts.redelivered)),
+        ("duplicates", count(counts.duplicates)),
     ]);
     format!(
-        "{about}\nnow\n{}\nsince it was declared\n{}",
+        "{}\nnow\n{}\nsince it was declared\n{}",
+        pairs(&about),
         indented(&holds),
         indented(&totals)
     )
 }
 
-fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  {line}\n")).collect()
+async fn explain(queue: &str, context: &Context) -> Result<(), Failure> {
+    let call = context.client.explain_queue(queue);
+    let explanation = call.await.map_err(Failure::of_queue(queue))?;
+    context.output.show(
+        || json::explanation(&explanation),
+        || explain_text(&explanation, now_ms()),
+    )
+}
+
+fn explain_text(explanation: &Explanation, now_ms: u64) -> String {
+    let queue = &explanation.queue;
+    let counts = &queue.counts;
+    let mut text = format!(
+        "queue {}: {} ready, {} delayed, {} leased, {} dead; {} consumers\n",
+        queue.name, counts.ready, counts.delayed, counts.leased, counts.dead, counts.consumers
+    );
+    if explanation.obstacles.is_empty() {
+        text.push_str("nothing is in the way\n");
+    }
+    for obstacle in &explanation.obstacles {
+        text.push_str(&obstacle_text(obstacle, now_ms));
+    }
+    text
+}
+
+fn obstacle_text(obstacle: &Obstacle, now_ms: u64) -> String {
+    let until = match obstacle.until_ms {
+        Some(until) => format!(" (ends {})", ahead(until, now_ms)),
+        None => String::new(),
+    };
+    format!(
+        "- {}: {}{until}\n",
+        obstacle.kind,
+        escaped(obstacle.message.as_bytes())
+    )
 }
 
 async fn update(queue: &str, settings: QueueSettings, context: &Context) -> Result<(), Failure> {
     let call = context.client.update_queue(queue).settings(settings);
     let commit = call.send().await.map_err(Failure::of_queue(queue))?;
+    changed(queue, "updated", &commit, context)
+}
+
+async fn pause(queue: &str, paused: bool, context: &Context) -> Result<(), Failure> {
+    let (commit, what) = match paused {
+        true => (context.client.pause_queue(queue).await, "paused"),
+        false => (context.client.resume_queue(queue).await, "resumed"),
+    };
+    changed(queue, what, &commit.map_err(Failure::of_queue(queue))?, context)
+}
+
+fn changed(queue: &str, what: &str, commit: &Commit, context: &Context) -> Result<(), Failure> {
     context.output.show(
-        || json::with_commit(json!({ "queue": queue }), &commit),
-        || format!("queue {queue} updated\n"),
+        || json::with_commit(json!({ "queue": queue }), commit),
+        || format!("queue {queue} {what}\n"),
     )
 }
 
-async fn purge(queue: &str, context: &Context) -> Result<(), Failure> {
-    let purged = context
-        .client
-        .purge_queue(queue)
-        .await
-        .map_err(Failure::of_queue(queue))?;
+async fn purge(queue: &str, states: Vec<MessageState>, context: &Context) -> Result<(), Failure> {
+    let call = context.client.purge_queue(queue).states(states);
+    let purged = call.send().await.map_err(Failure::of_queue(queue))?;
     context.output.show(
         || json::with_commit(json!({ "queue": queue, "purged": purged.count }), &purged.commit),
         || format!("{} removed from queue {queue}\n", messages(purged.count)),
@@ -302,28 +336,11 @@ async fn delete(queue: &str, if_empty: bool, if_unused: bool, context: &Context)
     )
 }
 
-impl From<SettingsArgs> for QueueSettings {
-    fn from(args: SettingsArgs) -> Self {
-        Self {
-            lease: args.lease,
-            max_deliveries: args.max_deliveries,
-            dead_letter_queue: args.dead_letter,
-            max_length: args.max_length,
-            max_bytes: args.max_bytes,
-            overflow: args.overflow.map(|overflow| match overflow {
-                OverflowArg::Reject => Overflow::Reject,
-                OverflowArg::DropHead => Overflow::DropHead,
-            }),
-            message_ttl: args.message_ttl,
-            backoff_initial: args.backoff_initial,
-            backoff_max: args.backoff_max,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use quorate_client::QueueCounts;
+    use std::time::Duration;
+
+    use quorate_client::{Overflow, QueueCounts};
 
     use super::*;
 
@@ -341,12 +358,20 @@ mod tests {
                 message_ttl: Some(Duration::ZERO),
                 backoff_initial: Some(Duration::from_secs(1)),
                 backoff_max: Some(Duration::from_secs(60)),
+                ..Default::default()
             },
             counts: QueueCounts {
                 ready: 7,
+                dead: 3,
+                dead_letter_backlog: 2,
+                consumers: 2,
                 bytes: 2048,
                 ..Default::default()
             },
+            paused: true,
+            oldest_ready_published_at_ms: Some(1_000),
+            active_consumer: Some("worker 1".to_owned()),
+            ..Default::default()
         }
     }
 
@@ -354,25 +379,64 @@ mod tests {
     fn a_queue_is_listed_on_a_line() {
         let expected = "\
 QUEUE  READY  DELAYED  LEASED  DEAD     SIZE  CONSUMERS
-jobs       7        0       0     0  2.0 KiB          0
+jobs       7        0       0     3  2.0 KiB          2
 ";
         assert_eq!(list_text(&[row(&jobs())]), expected);
     }
 
     #[test]
     fn a_queue_is_shown_with_its_limits_in_words() {
-        let text = show_text(&jobs());
+        let text = show_text(&jobs(), 91_000);
         for line in [
-            "lease            30s",
-            "max deliveries   unlimited",
-            "dead letters to  this queue's dead set",
-            "max bytes        1.0 GiB",
-            "message ttl      unlimited",
-            "backoff          1s doubling to 1m",
-            "  ready      7",
+            "paused            nothing is given out until `quorate queue resume`",
+            "lease             30s",
+            "max deliveries    unlimited",
+            "dead letters to   this queue's dead set",
+            "max bytes         1.0 GiB",
+            "message ttl       unlimited",
+            "backoff           1s doubling to 1m",
+            "  ready      7, oldest published 1m 30s ago",
+            "  leased     0",
+            "  dead       3, of which 2 wait for room where dead letters go",
+            "  consumers  2, active: worker 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn an_explanation_names_what_is_in_the_way() {
+        let mut explanation = Explanation {
+            queue: jobs(),
+            obstacles: vec![
+                Obstacle {
+                    kind: "paused".to_owned(),
+                    message: "the queue is paused".to_owned(),
+                    ..Default::default()
+                },
+                Obstacle {
+                    kind: "delayed".to_owned(),
+                    message: "4 messages wait for their time".to_owned(),
+                    messages: 4,
+                    until_ms: Some(31_000),
+                },
+            ],
+            read_index: 9,
+        };
+        let expected = "\
+queue jobs: 7 ready, 0 delayed, 0 leased, 3 dead; 2 consumers
+- paused: the queue is paused
+- delayed: 4 messages wait for their time (ends in 30s)
+";
+        assert_eq!(explain_text(&explanation, 1_000), expected);
+        let value = json::explanation(&explanation);
+        assert_eq!(value["obstacles"][1]["until_ms"], 31_000);
+        assert_eq!(
+            (&value["read_index"], &value["queue"]["name"]),
+            (&9.into(), &"jobs".into())
+        );
+        explanation.obstacles.clear();
+        assert!(explain_text(&explanation, 0).ends_with("nothing is in the way\n"));
     }
 
     #[test]
@@ -381,5 +445,7 @@ jobs       7        0       0     0  2.0 KiB          0
         assert_eq!(value["settings"]["lease_ms"], 30_000);
         assert_eq!(value["settings"]["overflow"], "drop-head");
         assert_eq!(value["counts"]["ready"], 7);
+        assert_eq!(value["paused"], true);
+        assert_eq!(value["oldest_leased_published_at_ms"], serde_json::Value::Null);
     }
 }

@@ -7,12 +7,14 @@ use clap::Args;
 use quorate_client::{Error, SETTLE_MAX, Settled, Verdict};
 use serde_json::{Value, json};
 
-use crate::exit::{Class, Failure};
+use crate::exit::Failure;
+use crate::json;
 use crate::options::{Context, Options};
 use crate::values::{duration, positive_duration};
 
 /// Arguments of `ack`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  quorate ack 196608.1.1.4")]
 pub struct AckArgs {
     #[command(flatten)]
     pub(crate) options: Options,
@@ -23,6 +25,7 @@ pub struct AckArgs {
 
 /// Arguments of `nack`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  quorate nack 196608.1.1.4 --delay 5s --reason 'no such picture'")]
 pub struct NackArgs {
     #[command(flatten)]
     pub(crate) options: Options,
@@ -39,6 +42,7 @@ pub struct NackArgs {
 
 /// Arguments of `release`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  quorate release 196608.1.1.4")]
 pub struct ReleaseArgs {
     #[command(flatten)]
     pub(crate) options: Options,
@@ -49,6 +53,7 @@ pub struct ReleaseArgs {
 
 /// Arguments of `dead-letter`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  quorate dead-letter 196608.1.1.4 --reason 'not a picture'")]
 pub struct DeadLetterArgs {
     #[command(flatten)]
     pub(crate) options: Options,
@@ -62,6 +67,7 @@ pub struct DeadLetterArgs {
 
 /// Arguments of `extend`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  quorate extend 196608.1.1.4 --by 30s")]
 pub struct ExtendArgs {
     #[command(flatten)]
     pub(crate) options: Options,
@@ -131,19 +137,17 @@ async fn settle(
             errors.extend(result.err());
         }
     }
-    let class = errors.iter().map(Class::of).max().unwrap_or(Class::Ok);
-    match errors.len() {
-        0 => Ok(()),
+    if errors.len() == 1 && tokens.len() == 1 && context.output.is_json() {
         // With one lease there is nothing to sum up.
-        1 if tokens.len() == 1 && context.output.is_json() => Err(errors.remove(0).into()),
-        count => Err(Failure::Partly {
-            class,
-            message: format!(
-                "{count} of {} leases were not {done}: a lease that has ended may be somebody else's by now",
-                tokens.len()
-            ),
-        }),
+        return Err(errors.remove(0).into());
     }
+    Failure::of_parts(&errors, || {
+        format!(
+            "{} of {} leases were not {done}: a lease that has ended may be somebody else's by now",
+            errors.len(),
+            tokens.len()
+        )
+    })
 }
 
 fn outcome(token: &str, done: &str, result: &Result<Settled, Error>) -> Value {
@@ -153,12 +157,7 @@ fn outcome(token: &str, done: &str, result: &Result<Settled, Error>) -> Value {
             "result": done,
             "leased_until_ms": settled.leased_until_ms,
         }),
-        Err(error) => json!({
-            "token": token,
-            "result": if error.may_have_applied() { "unknown" } else { "refused" },
-            "reason": error.reason().map(quorate_client::Reason::as_str),
-            "message": error.to_string(),
-        }),
+        Err(error) => json::with_error(json!({ "token": token }), error),
     }
 }
 

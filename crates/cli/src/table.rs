@@ -45,6 +45,11 @@ pub(crate) fn pairs(pairs: &[(&str, String)]) -> String {
         .collect()
 }
 
+/// Every line, two spaces further in.
+pub(crate) fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,9 @@
-//! Durations, sizes and headers as people write them.
+//! Durations, sizes, rates and pairs as people write them.
 
 use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use quorate_client::MessageState;
 
 /// `500ms`, `30s`, `5m`, `12h`, `1d`, or 0.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -86,6 +89,40 @@ pub(crate) fn header(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// `queue=body`; the body may contain `=`, and may be empty.
+pub(crate) fn queue_and_body(text: &str) -> Result<(String, String), String> {
+    header(text).map_err(|_| "write it like queue=body".to_owned())
+}
+
+/// `group=weight`: the weight is from 1 to 1,000.
+pub(crate) fn group_weight(text: &str) -> Result<(String, u32), String> {
+    // The weight has no `=`, the name of a group may have.
+    let (group, weight) = text
+        .rsplit_once('=')
+        .filter(|(group, _)| !group.is_empty())
+        .ok_or("write it like group=5")?;
+    match weight.parse() {
+        Ok(weight @ 1..=1_000) => Ok((group.to_owned(), weight)),
+        _ => Err(format!("{weight:?} is not a weight from 1 to 1,000")),
+    }
+}
+
+/// `50/s`, or 50: a whole number per second, at least 1.
+pub(crate) fn rate(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix("/s").unwrap_or(text);
+    match number.parse() {
+        Ok(rate @ 1..) => Ok(rate),
+        _ => Err(format!("{text:?} is not a rate; write it like 50/s")),
+    }
+}
+
+/// One of the states of these names.
+pub(crate) fn state(
+    names: &'static [&'static str],
+) -> impl TypedValueParser<Value = MessageState> + Clone + use<> {
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<MessageState>())
+}
+
 /// `3 messages`, `1 message`.
 pub(crate) fn messages(count: u64) -> String {
     if count == 1 {
@@ -128,5 +165,35 @@ mod tests {
         assert_eq!(header("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
         assert_eq!(header("a="), Ok(("a".to_owned(), String::new())));
         assert!(header("a").is_err() && header("=b").is_err());
+        assert_eq!(queue_and_body("q="), Ok(("q".to_owned(), String::new())));
+        assert_eq!(queue_and_body("q"), Err("write it like queue=body".to_owned()));
+    }
+
+    #[test]
+    fn weights() {
+        assert_eq!(group_weight("tenant-a=5"), Ok(("tenant-a".to_owned(), 5)));
+        assert_eq!(group_weight("a=b=1000"), Ok(("a=b".to_owned(), 1_000)));
+        for bad in ["", "a", "=5", "a=", "a=0", "a=1001", "a=-1", "a=x"] {
+            assert!(group_weight(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rates() {
+        assert_eq!(rate("50/s"), Ok(50));
+        assert_eq!(rate("1"), Ok(1));
+        for bad in [
+            "",
+            "0",
+            "0/s",
+            "/s",
+            "50/m",
+            "fast",
+            "-1/s",
+            "1.5/s",
+            "5000000000/s",
+        ] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -48,8 +48,10 @@ fn spawn(command: &str, delivery: &Delivery) -> io::Result<Child> {
     shell.spawn()
 }
 
-fn environment(delivery: &Delivery) -> [(&'static str, String); 10] {
+fn environment(delivery: &Delivery) -> [(&'static str, String); 15] {
     let headers = serde_json::to_string(delivery.headers()).unwrap_or_default();
+    // A variable ends at the first zero byte.
+    let text = |text: Option<&str>| text.unwrap_or_default().replace('\0', "");
     [
         ("QUORATE_MESSAGE_ID", delivery.message_id().to_owned()),
         ("QUORATE_QUEUE", delivery.queue().to_owned()),
@@ -59,11 +61,13 @@ fn environment(delivery: &Delivery) -> [(&'static str, String); 10] {
         ("QUORATE_REDELIVERED", delivery.redelivered().to_string()),
         ("QUORATE_PUBLISHED_AT_MS", delivery.published_at_ms().to_string()),
         ("QUORATE_LEASED_UNTIL_MS", delivery.leased_until_ms().to_string()),
-        (
-            "QUORATE_LAST_ERROR",
-            delivery.last_error().unwrap_or_default().replace('\0', ""),
-        ),
+        ("QUORATE_LAST_ERROR", text(delivery.last_error())),
         ("QUORATE_HEADERS", headers),
+        ("QUORATE_EXCHANGE", text(delivery.exchange())),
+        ("QUORATE_ROUTING_KEY", text(delivery.routing_key())),
+        ("QUORATE_PRIORITY", delivery.priority().to_string()),
+        ("QUORATE_GROUP", text(delivery.group())),
+        ("QUORATE_DEDUP_ID", text(delivery.dedup_id())),
     ]
 }
 
