@@ -137,6 +137,7 @@ impl Broker {
 
     /// Passes what is ready on to who can take it.
     pub(crate) fn assign(&mut self, id: QueueId) {
+        self.elect(id);
         let mut served = Vec::new();
         let mut shares: BTreeMap<(ClientId, u64), Vec<Leased>> = BTreeMap::new();
         while let Some(taker) = self.next_taker(id) {

@@ -29,21 +29,17 @@ impl Broker {
         held.tallies.leased.count - own
     }
 
-    /// A consumer that is there, of a session that is attached, can become
-    /// active; it is so at once if none is.
+    /// A consumer that is there, of a session that is attached, can become active
+    /// at the end of the command.
     pub(crate) fn stand_by(&mut self, session: SessionId, id: ConsumerId) {
         let consumer = &self.sessions.by_id[&session].consumers[&id];
         let (queue, turn) = (consumer.queue, consumer.turn());
         let held = self.held_mut(queue);
-        match held.head.active {
-            Some(active) if active == (session, id) => {}
-            Some(_) => {
-                held.standby.insert(turn, (session, id));
-            }
-            None => {
-                held.head.active = Some((session, id));
-                self.touched.insert(queue);
-            }
+        if held.head.active != Some((session, id)) {
+            held.standby.insert(turn, (session, id));
+        }
+        if held.head.active.is_none() {
+            self.touched.insert(queue);
         }
     }
 
@@ -54,8 +50,19 @@ impl Broker {
         let held = self.held_mut(queue);
         held.standby.remove(&turn);
         if held.head.active == Some((session, id)) {
-            held.head.active = held.standby.pop_first().map(|(_, next)| next);
+            held.head.active = None;
             self.touched.insert(queue);
+        }
+    }
+
+    /// If no consumer is active, the first of those that stand by is from now on.
+    /// Part of the assignment at the end of each command.
+    pub(crate) fn elect(&mut self, queue: QueueId) {
+        let Some(held) = self.queues.get_mut(&queue) else {
+            return;
+        };
+        if held.head.active.is_none() {
+            held.head.active = held.standby.pop_first().map(|(_, first)| first);
         }
     }
 
@@ -66,12 +73,14 @@ impl Broker {
             return;
         };
         let held = self.held_mut(queue);
-        if held.head.active != Some((session, consumer)) || held.standby.is_empty() {
+        if held.head.active != Some((session, consumer)) {
             return;
         }
-        self.step_down(session, consumer);
-        self.renew_turn(session, consumer);
-        self.stand_by(session, consumer);
+        if let Some((_, next)) = held.standby.pop_first() {
+            held.head.active = Some(next);
+            self.renew_turn(session, consumer);
+            self.stand_by(session, consumer);
+        }
     }
 
     /// The setting was switched on or off.
@@ -90,11 +99,7 @@ impl Broker {
         }
         let consumers = self.held(queue).consumers.iter().copied();
         let attached = consumers.filter(|(session, _)| self.sessions.by_id[session].is_attached());
-        let mut attached: Vec<_> = attached
-            .map(|(session, id)| (self.sessions.by_id[&session].consumers[&id].turn(), (session, id)))
-            .collect();
-        attached.sort();
-        for (_, (session, id)) in attached {
+        for (session, id) in attached.collect::<Vec<_>>() {
             self.stand_by(session, id);
         }
     }

@@ -221,6 +221,11 @@ fn compare_views(broker: &Broker, model: &Model) -> Result<(), TestCaseError> {
     for queue in &model.queues {
         let view = broker.queue(&queue.name).unwrap();
         prop_assert_eq!(view.counts, model.counts(queue), "counts of {}", queue.name);
+        prop_assert_eq!(view.paused, queue.paused);
+        prop_assert_eq!(view.active_consumer, model.active_consumer(queue));
+        prop_assert_eq!(view.oldest_ready, model.oldest_ready(queue));
+        prop_assert_eq!(view.oldest_leased, model.oldest_leased(queue));
+        prop_assert_eq!(broker.explain(&queue.name), Some(model.explain(queue)));
     }
     for exchange in &model.exchanges {
         let view = broker.exchange(&exchange.name).unwrap();
@@ -421,6 +426,7 @@ fn command() -> impl Strategy<Value = Command> {
         1 => (node(), 1..4_u64)
             .prop_map(|(node, life)| Command::NodeDown { node, incarnation: Incarnation(life) }),
         1 => Just(Command::Tick),
+        1 => (queue(), any::<bool>()).prop_map(|(name, paused)| Command::PauseQueue { name, paused }),
         1 => (exchange(), kind(), exchange_patch())
             .prop_map(|(name, kind, settings)| Command::DeclareExchange { name, kind, settings }),
         1 => (exchange(), exchange_patch())
@@ -433,15 +439,16 @@ fn command() -> impl Strategy<Value = Command> {
 }
 
 fn consume() -> impl Strategy<Value = Command> {
-    (session(), consumer(), queue(), 0..4_u32, lease()).prop_map(
-        |(session, consumer, queue, credit, lease)| Command::Consume {
+    let priority = select(vec![0, 0, 0, 3, -1]);
+    (session(), consumer(), queue(), 0..4_u32, lease(), priority).prop_map(
+        |(session, consumer, queue, credit, lease, priority)| Command::Consume {
             session,
             consumer,
             queue,
             credit,
             lease,
             name: String::new(),
-            priority: 0,
+            priority,
         },
     )
 }
@@ -513,10 +520,12 @@ fn labels() -> impl Strategy<Value = Option<Box<Labels>>> {
     let header = |name: &'static str| {
         prop::option::of(select(vec!["1", "2"])).prop_map(move |value| value.map(|value| (name, value)))
     };
-    (key, header("h"), header("i")).prop_map(|(routing_key, h, i)| {
+    let group = select(vec!["", "g", "h", "i"]).prop_map(str::to_owned);
+    (key, header("h"), header("i"), group).prop_map(|(routing_key, h, i, group)| {
         let headers = [h, i].into_iter().flatten();
         let labels = Labels {
             routing_key,
+            group,
             headers: headers.map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
             ..Labels::default()
         };
@@ -542,9 +551,11 @@ fn lease() -> impl Strategy<Value = Option<Millis>> {
 
 fn new_message() -> impl Strategy<Value = NewMessage> {
     let span = || prop_oneof![6 => Just(0), 1 => select(vec![1_u64, 1_000, 5_000])].prop_map(Millis);
-    (span(), span(), labels()).prop_map(|(delay, ttl, labels)| NewMessage {
+    let priority = prop_oneof![3 => Just(0), 1 => 0..10_u8];
+    (span(), span(), priority, labels()).prop_map(|(delay, ttl, priority, labels)| NewMessage {
         delay,
         ttl,
+        priority,
         labels,
         ..NewMessage::default()
     })
@@ -563,6 +574,36 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 }
 
 fn patch() -> impl Strategy<Value = SettingsPatch> {
+    (patch_of_bounds(), patch_of_order()).prop_map(|(bounds, order)| SettingsPatch {
+        priority_ageing: order.priority_ageing,
+        group_concurrency: order.group_concurrency,
+        group_weights: order.group_weights,
+        single_active_consumer: order.single_active_consumer,
+        ..bounds
+    })
+}
+
+fn patch_of_order() -> impl Strategy<Value = SettingsPatch> {
+    let weights = select(vec![vec![], vec![("g", 3)], vec![("g", 2), ("h", 5)]]);
+    let weights = weights.prop_map(|weights| weights.into_iter().map(|(g, w)| (g.to_owned(), w)).collect());
+    (
+        prop::option::weighted(0.2, select(vec![0, 300, 1_000]).prop_map(Millis)),
+        prop::option::weighted(0.3, 1..4_u32),
+        prop::option::weighted(0.3, weights),
+        prop::option::weighted(0.2, any::<bool>()),
+    )
+        .prop_map(
+            |(priority_ageing, group_concurrency, group_weights, single_active_consumer)| SettingsPatch {
+                priority_ageing,
+                group_concurrency,
+                group_weights,
+                single_active_consumer,
+                ..SettingsPatch::default()
+            },
+        )
+}
+
+fn patch_of_bounds() -> impl Strategy<Value = SettingsPatch> {
     (
         prop::option::of(select(vec![1_000, 30_000]).prop_map(Millis)),
         prop::option::of(0..3_u32),

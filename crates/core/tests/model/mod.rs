@@ -5,8 +5,10 @@
 //! the bounds on sizes and numbers, and that one entry does a limited part of
 //! what is due: scripts and unit tests look at those.
 
+mod order;
 mod routing;
 
+use order::{Turns, group};
 use quorate_core::command::{
     Command, Destination, NewMessage, Overflow, Publish, Request, Settings, SettingsPatch, Settlement,
     Target, Verdict,
@@ -49,6 +51,9 @@ pub(crate) struct Queue {
     id: QueueId,
     settings: Settings,
     entered: u64,
+    pub(crate) paused: bool,
+    active: Option<(SessionId, ConsumerId)>,
+    turns: Turns,
     gone: QueueCounts,
 }
 
@@ -58,6 +63,8 @@ pub(crate) struct Message {
     position: u64,
     id: MessageId,
     bytes: u32,
+    priority: u8,
+    group: String,
     failures: u32,
     grants: u32,
     published_at: u64,
@@ -105,6 +112,7 @@ struct Consumer {
     queue: QueueId,
     credit: u32,
     lease: Option<Millis>,
+    priority: i32,
     turn: u64,
 }
 
@@ -208,6 +216,7 @@ impl Model {
         }
         counts.consumers = self.consumers.iter().filter(|c| c.queue == queue.id).count() as u64;
         counts.published = queue.entered;
+        counts.groups = self.groups(queue);
         counts
     }
 
@@ -258,7 +267,10 @@ impl Model {
             Due::Message(queue, position) => {
                 let i = self.find(queue, position);
                 match self.messages[i].state {
-                    State::Leased { .. } => self.fail(i, "lease expired", None),
+                    State::Leased { holder, .. } => {
+                        self.pass_on(queue, holder);
+                        self.fail(i, "lease expired", None);
+                    }
                     State::Delayed(_) if self.messages[i].expires_at > self.now => {
                         self.messages[i].state = State::Ready;
                     }
@@ -339,7 +351,9 @@ impl Model {
             Command::DeclareQueue { name, settings } => self.declare(name, settings, ordinal),
             Command::UpdateQueue { name, settings } => {
                 let q = self.queue(name)?;
-                self.queues[q].settings = self.queues[q].settings.patched(settings);
+                let before = self.queues[q].settings.clone();
+                self.queues[q].settings = before.patched(settings);
+                self.settings_changed(q, &before);
                 Ok(Reply::Done)
             }
             Command::PurgeQueue { name, .. } => {
@@ -393,6 +407,7 @@ impl Model {
                 queue,
                 credit,
                 lease,
+                priority,
                 ..
             } => {
                 self.session(*session)?;
@@ -412,6 +427,7 @@ impl Model {
                     queue,
                     credit,
                     lease,
+                    priority: *priority,
                     turn,
                 });
                 Ok(Reply::Done)
@@ -453,6 +469,11 @@ impl Model {
                 Ok(Reply::Done)
             }
             Command::Tick => Ok(Reply::Done),
+            Command::PauseQueue { name, paused } => {
+                let q = self.queue(name)?;
+                self.queues[q].paused = *paused;
+                Ok(Reply::Done)
+            }
             _ => Err(Rejection::LimitExceeded(String::new())),
         }
     }
@@ -476,6 +497,9 @@ impl Model {
             id: QueueId(self.index * 65_536 + ordinal as u64),
             settings: Settings::default().patched(patch),
             entered: 0,
+            paused: false,
+            active: None,
+            turns: Turns::default(),
             gone: QueueCounts::default(),
         });
         Ok(Reply::Declared { created: true })
@@ -617,6 +641,8 @@ impl Model {
                     number: number as u32,
                 },
                 bytes,
+                priority: message.priority,
+                group: group(message).to_owned(),
                 failures: 0,
                 grants: 0,
                 published_at: self.now,
@@ -639,6 +665,7 @@ impl Model {
         message.queue = queue;
         message.position = self.queues[q].entered;
         self.queues[q].entered += 1;
+        self.join_group(queue, &message.group);
         self.messages.push(message);
         self.messages.sort_by_key(|m| (m.queue, m.position));
     }
@@ -677,10 +704,7 @@ impl Model {
             let held_bytes: u64 = live.map(|m| u64::from(m.bytes)).sum();
             let full = (settings.length_max > 0 && held + count > settings.length_max)
                 || (settings.bytes_max > 0 && held_bytes + bytes > settings.bytes_max);
-            let head = self
-                .messages
-                .iter()
-                .position(|m| m.queue == queue && m.state == State::Ready);
+            let head = self.first_droppable(queue);
             match head {
                 Some(i) if full && settings.dead_letter_queue.is_some() => {
                     self.dead_letter(i, DeadReason::DroppedByLimit, &chain);
@@ -748,6 +772,7 @@ impl Model {
             return;
         };
         self.messages.remove(i);
+        self.leave_group(message.queue, &message.group);
         self.queues[q].gone.dead_lettered += 1;
         let origin = self.queues[q].name.clone();
         self.make_room(target, 1, u64::from(message.bytes), making_room);
@@ -780,6 +805,7 @@ impl Model {
 
     fn drop_message(&mut self, i: usize, count: fn(&mut QueueCounts)) {
         let message = self.messages.remove(i);
+        self.leave_group(message.queue, &message.group);
         let q = self.by_id(message.queue);
         count(&mut self.queues[q].gone);
         if !self.messages.iter().any(|other| other.id == message.id) {
@@ -803,12 +829,16 @@ impl Model {
         if *count_max == 0 || *count_max > 1_000 || wait.0 > 60_000 {
             return Err(invalid());
         }
-        let queue = self.queues[self.queue(queue)?].id;
+        let q = self.queue(queue)?;
+        if self.queues[q].settings.single_active_consumer {
+            return Err(Rejection::SingleActiveConsumer(queue.clone()));
+        }
+        let queue = self.queues[q].id;
         if wait.0 > 0 && request.id.is_none() {
             return Err(invalid());
         }
         let mut leased = Vec::new();
-        while leased.len() < *count_max as usize {
+        while leased.len() < *count_max as usize && self.may_take(queue, None) {
             let Some(i) = self.first_ready(queue) else { break };
             leased.push(self.grant(i, *lease, None));
         }
@@ -828,14 +858,9 @@ impl Model {
         Ok(Reply::Waiting)
     }
 
-    fn first_ready(&self, queue: QueueId) -> Option<usize> {
-        self.messages
-            .iter()
-            .position(|m| m.queue == queue && m.state == State::Ready)
-    }
-
     fn grant(&mut self, i: usize, lease: Option<Millis>, holder: Option<(SessionId, ConsumerId)>) -> Leased {
         self.grants += 1;
+        self.take_turn(i);
         let q = self.by_id(self.messages[i].queue);
         let until = self.now + lease.unwrap_or(self.queues[q].settings.lease).0;
         let message = &mut self.messages[i];
@@ -878,6 +903,7 @@ impl Model {
     /// Brings ready messages and those who can take them together, one queue
     /// after the other, the longest unserved taker first.
     fn assign(&mut self) {
+        self.elect();
         let mut queues: Vec<QueueId> = self.queues.iter().map(|queue| queue.id).collect();
         queues.sort();
         for queue in queues {
@@ -922,11 +948,12 @@ impl Model {
         shares: &[(ClientId, u64, Vec<Leased>)],
     ) -> Option<Result<usize, usize>> {
         let mut takers = Vec::new();
-        for (w, waiter) in self.waiters.iter().enumerate().filter(|(_, w)| w.queue == queue) {
+        let waiters = self.waiters.iter().enumerate().filter(|(_, w)| w.queue == queue);
+        for (w, waiter) in waiters.filter(|_| self.may_take(queue, None)) {
             let RequestId { client, sequence, .. } = waiter.request;
             let share = shares.iter().find(|s| (s.0, s.1) == (client, sequence));
             if share.map_or(0, |share| share.2.len()) < waiter.count {
-                takers.push((waiter.turn, Ok(w)));
+                takers.push((0, waiter.turn, Ok(w)));
             }
         }
         for (c, consumer) in self
@@ -936,14 +963,15 @@ impl Model {
             .filter(|(_, c)| c.queue == queue)
         {
             let session = &self.sessions[self.session(consumer.session).unwrap()];
-            if session.orphaned_until.is_none() && self.in_flight(consumer) < consumer.credit {
-                takers.push((consumer.turn, Err(c)));
+            let can_take = self.in_flight(consumer) < consumer.credit && self.may_take(queue, Some(consumer));
+            if session.orphaned_until.is_none() && can_take {
+                takers.push((-i64::from(consumer.priority), consumer.turn, Err(c)));
             }
         }
         takers
             .into_iter()
-            .min_by_key(|(turn, _)| *turn)
-            .map(|(_, taker)| taker)
+            .min_by_key(|(below, turn, _)| (*below, *turn))
+            .map(|(_, _, taker)| taker)
     }
 
     fn in_flight(&self, consumer: &Consumer) -> u32 {
@@ -1121,6 +1149,7 @@ impl Model {
         for session in self.sessions.iter_mut().filter(|s| s.node == node) {
             session.orphaned_until.get_or_insert(self.now + SESSION_GRACE);
         }
+        self.depose();
     }
 
     fn give_up_waiters(&mut self, node: NodeId) {
