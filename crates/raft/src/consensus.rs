@@ -59,6 +59,7 @@ struct Inner {
     pool: Pool,
     membership: Membership,
     leadership: watch::Receiver<Leadership>,
+    contact: Arc<Contact>,
     peer_addr: SocketAddr,
     started: std::time::Instant,
     disk_bytes: Arc<AtomicU64>,
@@ -166,6 +167,7 @@ impl Consensus {
             pool: pool.clone(),
             membership: membership.clone(),
             leadership,
+            contact: Arc::clone(&contact),
             peer_addr,
             started: std::time::Instant::now(),
             disk_bytes: Arc::default(),
@@ -244,6 +246,15 @@ impl Consensus {
     #[must_use]
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.inner.leadership.clone()
+    }
+
+    /// Whether a leader is there as far as this node can tell: itself, or one
+    /// that it has heard of within a lease. [`leadership`](Self::leadership)
+    /// names the last one until there is another.
+    #[must_use]
+    pub fn hears_leader(&self) -> bool {
+        let lease = self.inner.config.election_timeout_max;
+        self.inner.leadership.borrow().leading || !self.inner.contact.silent_for(lease)
     }
 
     /// Proposes one entry, and answers when it is applied here.

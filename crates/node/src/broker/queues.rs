@@ -102,6 +102,7 @@ impl Broker {
         let (read_index, no_leader) = match self.read_barrier_within(LEADER_PATIENCE).await {
             Ok(index) => (index, false),
             Err(BrokerError::NoLeader) => (0, true),
+            Err(BrokerError::NotLeader(_)) if !self.consensus().hears_leader() => (0, true),
             Err(error) => return Err(error),
         };
         let (applied, found) = self.consensus().with_state(|state| {

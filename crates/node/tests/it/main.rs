@@ -1,0 +1,7 @@
+//! Nodes of one process on loopback, with real stores and real connections,
+//! asked through their [`Broker`](quorate_node::Broker).
+
+mod browse;
+mod nodes;
+mod queues;
+mod routing;
