@@ -75,6 +75,7 @@ mod exchange;
 mod explain;
 mod failure;
 mod filter;
+pub mod idempotent;
 mod lease;
 mod links;
 mod message;

@@ -34,7 +34,7 @@ impl ConsumeStream {
         open
     }
 
-    async fn settle(&mut self) -> v1::SettleRequest {
+    pub(crate) async fn settle(&mut self) -> v1::SettleRequest {
         match self.request().await {
             Request::Settle(settle) => settle,
             other => panic!("not a settle: {other:?}"),
@@ -57,7 +57,7 @@ impl ConsumeStream {
     }
 
     /// Says that all settlements of a request are done.
-    async fn settled(&self, settle: &v1::SettleRequest) {
+    pub(crate) async fn settled(&self, settle: &v1::SettleRequest) {
         let results = settle
             .settlements
             .iter()

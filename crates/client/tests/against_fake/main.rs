@@ -4,6 +4,7 @@
 mod calls;
 mod consuming;
 mod fake;
+mod idempotence;
 mod operating;
 mod publishing;
 mod routing;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use quorate_client::{Error, Message, Reason, Target, TransactionPart, Verdict};
+use quorate_client::{Error, Message, Reason, Target, Transaction, TransactionPart, Verdict};
 use quorate_proto::v1;
 use quorate_proto::v1::settlement::Verdict as WireVerdict;
 
@@ -161,7 +161,7 @@ async fn what_no_broker_would_commit_is_not_sent() {
     let faults = [
         client.transaction(),
         client.transaction().ack("a").publish_all("jobs", []),
-        tokens.fold(client.transaction(), |all, token| all.ack(token)),
+        tokens.fold(client.transaction(), Transaction::ack),
         client
             .transaction()
             .publish_all("jobs", vec![Message::new("x"); 4_096])

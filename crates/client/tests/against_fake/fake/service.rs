@@ -110,6 +110,7 @@ impl Broker for Node {
     /// Every token that begins with `stale` is.
     async fn settle(&self, request: Request<v1::SettleRequest>) -> Answer<v1::SettleResponse> {
         self.inner.settled.lock().unwrap().push(request.get_ref().clone());
+        self.check_leads()?;
         let settlements = request.into_inner().settlements.into_iter();
         let results = settlements.map(|settlement| v1::SettleResult {
             error: settlement

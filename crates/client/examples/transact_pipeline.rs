@@ -1,0 +1,83 @@
+//! A worker that takes each message from one queue and puts its result into the
+//! next, as one transaction: whatever is killed, and whenever, each message of the
+//! first queue is once in the last.
+//!
+//! A chain of two steps:
+//!
+//! ```text
+//! cargo run -p quorate-client --example transact_pipeline -- --from a --to b --until-empty
+//! cargo run -p quorate-client --example transact_pipeline -- --from b --to c --until-empty
+//! ```
+
+#![allow(clippy::print_stdout, reason = "a program that shows its progress")]
+
+mod support;
+
+use clap::Parser;
+use quorate_client::{Delivery, Error, Message};
+
+use crate::support::WorkerArgs;
+
+#[derive(Debug, Parser)]
+struct Args {
+    /// Queue to take from; it is declared if it is not there
+    #[arg(long)]
+    from: String,
+    /// Queue to put into; it is declared if it is not there
+    #[arg(long)]
+    to: String,
+    #[command(flatten)]
+    worker: WorkerArgs,
+}
+
+/// What this step does: it adds its name to the message's way.
+fn step(delivery: &Delivery) -> Message {
+    let mut headers = delivery.headers().clone();
+    let way = headers.entry("way".to_owned()).or_default();
+    if !way.is_empty() {
+        way.push_str(" > ");
+    }
+    way.push_str(delivery.queue());
+    Message::new(delivery.body().clone()).headers(headers)
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let client = args.worker.connect().await?;
+    client.declare_queue(&args.from).send().await?;
+    client.declare_queue(&args.to).send().await?;
+    let mut moved = 0;
+    while let Some(deliveries) = args.worker.next(&client, &args.from).await? {
+        for delivery in deliveries {
+            moved += u64::from(advance(&args.to, delivery).await?);
+        }
+    }
+    println!("empty: {moved} moved");
+    Ok(())
+}
+
+/// Moves one message on; false if it comes again, or was moved without our knowing.
+async fn advance(to: &str, mut delivery: Delivery) -> Result<bool, Error> {
+    let id = delivery.message_id().to_owned();
+    let result = step(&delivery);
+    match delivery.ack_and().publish(to, result).commit().await {
+        Ok(transacted) => {
+            println!("moved {id}: log index {}", transacted.commit.log_index);
+            Ok(true)
+        }
+        // Nothing was done: the lease had passed on, or the next queue is full.
+        Err(Error::Refused(refusal)) => {
+            println!("left {id}: {refusal}");
+            // In vain if the lease has passed on.
+            let _ = delivery.nack(refusal.message.as_str()).await;
+            Ok(false)
+        }
+        // All of it was done, or nothing: if nothing, the message comes again.
+        Err(error) if error.is_retryable() => {
+            println!("lost sight of {id}: {error}");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
