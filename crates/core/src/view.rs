@@ -11,7 +11,7 @@ use crate::exchange::Exchange;
 use crate::ids::{
     ClientId, ConsumerId, ExchangeName, Incarnation, NodeId, QueueId, QueueName, SessionId, Timestamp,
 };
-use crate::queue::Queue;
+use crate::queue::{Queue, Taker};
 
 /// A queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +71,16 @@ pub struct QueueCounts {
     pub redelivered: u64,
     /// Groups that have messages, in any state.
     pub groups: u64,
+}
+
+/// Who could take a message of a queue now, but for what a pause or a single
+/// active consumer forbids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// Consumers with free credit, in sessions that are attached.
+    pub consumers: u64,
+    /// Lease commands that wait.
+    pub leases: u64,
 }
 
 /// Sums over the broker.
@@ -139,6 +149,23 @@ impl Broker {
     #[must_use]
     pub fn settings(&self, name: &QueueName) -> Option<&Settings> {
         self.names.get(name).map(|id| &*self.queues[id].head.settings)
+    }
+
+    /// The queue that has a name.
+    #[must_use]
+    pub fn queue_named(&self, name: &QueueName) -> Option<QueueId> {
+        self.names.get(name).copied()
+    }
+
+    /// Who could take a message of a queue; walks through them.
+    #[must_use]
+    pub fn demand(&self, name: &QueueName) -> Option<Demand> {
+        let takers = &self.held(*self.names.get(name)?).takers;
+        let leases = takers.values().filter(|taker| matches!(taker, Taker::Waiter(..))).count() as u64;
+        Some(Demand {
+            consumers: takers.len() as u64 - leases,
+            leases,
+        })
     }
 
     /// Up to `limit` queues by name, those after the given one.
