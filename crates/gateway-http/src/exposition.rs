@@ -1,50 +1,76 @@
-//! Samples as the text that Prometheus reads, format 0.0.4.
+//! Metrics as the text that Prometheus reads, format 0.0.4.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use quorate_node::metrics::{Kind, Sample};
+use quorate_node::metrics::{Family, Histogram, Kind, Value};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Writes each family once, headed by its help and type, in order of name; the
-/// samples of a family keep the order in which they were given.
-pub(crate) fn render(samples: &[Sample]) -> String {
-    let mut families = BTreeMap::<&str, Vec<&Sample>>::new();
-    for sample in samples {
-        families.entry(sample.name).or_default().push(sample);
-    }
+/// Writes each family, headed by its help and type.
+pub(crate) fn render(families: &[Family]) -> String {
     let mut text = String::new();
-    for (name, samples) in families {
-        let first = samples[0];
-        text += &format!("# HELP {name} {}\n", escape_help(first.help));
-        text += &format!("# TYPE {name} {}\n", kind(first.kind));
+    for Family { metric, samples } in families {
+        let name = metric.name;
+        line(
+            &mut text,
+            format_args!("# HELP {name} {}", escape_help(metric.help)),
+        );
+        line(&mut text, format_args!("# TYPE {name} {}", kind(metric.kind)));
         for sample in samples {
-            text += name;
-            labels(&mut text, &sample.labels);
-            // Rust writes `inf`, `-inf` and `NaN`; Go's parser takes all three.
-            writeln!(text, " {}", sample.value).expect("a String takes all text");
+            let labels = labels(&sample.labels);
+            match &sample.value {
+                // Rust writes `inf`, `-inf` and `NaN`; Go's parser takes all three.
+                Value::Number(value) => line(&mut text, format_args!("{name}{} {value}", braced(&labels))),
+                Value::Histogram(histogram) => write_histogram(&mut text, name, &labels, histogram),
+            }
         }
     }
     text
+}
+
+/// Each bucket counts all values up to its bound.
+fn write_histogram(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
+    let comma = if labels.is_empty() { "" } else { "," };
+    let bounds = histogram
+        .bounds
+        .iter()
+        .map(ToString::to_string)
+        .chain(["+Inf".to_owned()]);
+    let mut count = 0;
+    for (bound, more) in bounds.zip(&histogram.counts) {
+        count += more;
+        line(
+            text,
+            format_args!("{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}"),
+        );
+    }
+    let labels = braced(labels);
+    line(text, format_args!("{name}_sum{labels} {}", histogram.sum));
+    line(text, format_args!("{name}_count{labels} {count}"));
+}
+
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    writeln!(text, "{line}").expect("a String takes all text");
 }
 
 fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::Counter => "counter",
         Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
     }
 }
 
-fn labels(text: &mut String, labels: &[(&str, String)]) {
-    let mut before = '{';
-    for (name, value) in labels {
-        text.push(before);
-        *text += &format!("{name}=\"{}\"", escape_label(value));
-        before = ',';
-    }
-    if !labels.is_empty() {
-        text.push('}');
+fn labels(labels: &[(&str, String)]) -> String {
+    let pair = |(name, value): &(&str, String)| format!("{name}=\"{}\"", escape_label(value));
+    labels.iter().map(pair).collect::<Vec<_>>().join(",")
+}
+
+fn braced(labels: &str) -> String {
+    if labels.is_empty() {
+        String::new()
+    } else {
+        format!("{{{labels}}}")
     }
 }
 
@@ -58,52 +84,96 @@ fn escape_label(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use quorate_node::metrics::{Metric, Sample};
+
     use super::*;
 
-    fn sample(name: &'static str, labels: &[(&'static str, &str)], value: f64) -> Sample {
-        Sample {
-            name,
-            help: "What it\nis: a \\ path.",
-            kind: Kind::Gauge,
+    const READY: &Metric = &Metric {
+        name: "queue_ready",
+        kind: Kind::Gauge,
+        help: "What it\nis: a \\ path.",
+    };
+    const TOOK: &Metric = &Metric {
+        name: "took_seconds",
+        kind: Kind::Histogram,
+        help: "Time.",
+    };
+
+    fn family(metric: &'static Metric, samples: &[(&[(&'static str, &str)], Value)]) -> Family {
+        let sample = |(labels, value): &(&[(&'static str, &str)], Value)| Sample {
             labels: labels
                 .iter()
                 .map(|(name, value)| (*name, (*value).to_owned()))
                 .collect(),
-            value,
+            value: value.clone(),
+        };
+        Family {
+            metric,
+            samples: samples.iter().map(sample).collect(),
         }
     }
 
     #[test]
-    fn a_family_is_headed_once_even_when_its_samples_are_apart() {
-        let text = render(&[
-            sample("queue_ready", &[("queue", "a")], 3.0),
-            sample("node_up", &[], 1.0),
-            sample("queue_ready", &[("queue", "b")], 0.25),
-        ]);
+    fn a_family_is_headed_once() {
+        let text = render(&[family(
+            READY,
+            &[
+                (&[("queue", "a")], Value::Number(3.0)),
+                (&[("queue", "b")], Value::Number(0.25)),
+                (&[], Value::Number(1.0)),
+            ],
+        )]);
         assert_eq!(
             text,
-            "# HELP node_up What it\\nis: a \\\\ path.\n\
-             # TYPE node_up gauge\n\
-             node_up 1\n\
-             # HELP queue_ready What it\\nis: a \\\\ path.\n\
+            "# HELP queue_ready What it\\nis: a \\\\ path.\n\
              # TYPE queue_ready gauge\n\
              queue_ready{queue=\"a\"} 3\n\
-             queue_ready{queue=\"b\"} 0.25\n"
+             queue_ready{queue=\"b\"} 0.25\n\
+             queue_ready 1\n"
+        );
+    }
+
+    #[test]
+    fn buckets_of_a_histogram_add_up() {
+        let histogram = Value::Histogram(Histogram {
+            bounds: vec![0.001, 5.0],
+            counts: vec![2, 0, 1],
+            sum: 7.5,
+        });
+        let text = render(&[family(
+            TOOK,
+            &[(&[], histogram.clone()), (&[("queue", "a")], histogram)],
+        )]);
+        assert_eq!(
+            text,
+            "# HELP took_seconds Time.\n\
+             # TYPE took_seconds histogram\n\
+             took_seconds_bucket{le=\"0.001\"} 2\n\
+             took_seconds_bucket{le=\"5\"} 2\n\
+             took_seconds_bucket{le=\"+Inf\"} 3\n\
+             took_seconds_sum 7.5\n\
+             took_seconds_count 3\n\
+             took_seconds_bucket{queue=\"a\",le=\"0.001\"} 2\n\
+             took_seconds_bucket{queue=\"a\",le=\"5\"} 2\n\
+             took_seconds_bucket{queue=\"a\",le=\"+Inf\"} 3\n\
+             took_seconds_sum{queue=\"a\"} 7.5\n\
+             took_seconds_count{queue=\"a\"} 3\n"
         );
     }
 
     #[test]
     fn label_values_are_escaped() {
-        let text = render(&[sample("x", &[("queue", "a\"b\\c\nd"), ("vhost", "/")], 1.0)]);
+        let labels: &[(&str, &str)] = &[("queue", "a\"b\\c\nd"), ("vhost", "/")];
+        let text = render(&[family(READY, &[(labels, Value::Number(1.0))])]);
         assert!(
-            text.ends_with("x{queue=\"a\\\"b\\\\c\\nd\",vhost=\"/\"} 1\n"),
+            text.ends_with("{queue=\"a\\\"b\\\\c\\nd\",vhost=\"/\"} 1\n"),
             "{text}"
         );
     }
 
     #[test]
     fn large_counts_keep_their_digits() {
-        let text = render(&[sample("x", &[], 12_345_678_901.0)]);
-        assert!(text.ends_with("x 12345678901\n"), "{text}");
+        let text = render(&[family(READY, &[(&[], Value::Number(12_345_678_901.0))])]);
+        assert!(text.ends_with("queue_ready 12345678901\n"), "{text}");
     }
 }

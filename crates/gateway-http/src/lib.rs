@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `/healthz` | 200 while the process lives. A restart is the remedy when this fails |
 //! | `/readyz` | 200 when the node can do work for a client, else 503 with the reason |
-//! | `/metrics` | all samples of the node in the Prometheus text format |
+//! | `/metrics` | all metrics of the node in the Prometheus text format |
 //!
 //! A node that lost its majority lives but is not ready: restarting it would
 //! only make things worse, so the two are different questions.
@@ -19,7 +19,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use quorate_node::Broker;
-use quorate_node::metrics::Sample;
+use quorate_node::metrics::Family;
 use tokio::net::TcpListener;
 
 mod exposition;
@@ -43,7 +43,8 @@ pub async fn serve(
 trait Vitals: Send + Sync + 'static {
     /// Why the node cannot serve a client now, if it cannot.
     fn ready(&self) -> Result<(), String>;
-    fn samples(&self) -> Vec<Sample>;
+    /// Takes a while.
+    fn metrics(&self) -> Vec<Family>;
 }
 
 impl Vitals for Broker {
@@ -51,8 +52,8 @@ impl Vitals for Broker {
         Broker::ready(self)
     }
 
-    fn samples(&self) -> Vec<Sample> {
-        self.metrics()
+    fn metrics(&self) -> Vec<Family> {
+        Broker::metrics(self)
     }
 }
 
@@ -71,11 +72,11 @@ async fn ready(State(node): State<Arc<dyn Vitals>>) -> impl IntoResponse {
     }
 }
 
-async fn metrics(State(node): State<Arc<dyn Vitals>>) -> impl IntoResponse {
-    (
-        [(header::CONTENT_TYPE, exposition::CONTENT_TYPE)],
-        exposition::render(&node.samples()),
-    )
+async fn metrics(State(node): State<Arc<dyn Vitals>>) -> Result<impl IntoResponse, StatusCode> {
+    let rendered = tokio::task::spawn_blocking(move || exposition::render(&node.metrics())).await;
+    // It panicked, which the log has.
+    let text = rendered.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    Ok(([(header::CONTENT_TYPE, exposition::CONTENT_TYPE)], text))
 }
 
 #[cfg(test)]
@@ -92,7 +93,7 @@ mod tests {
             self.0.clone()
         }
 
-        fn samples(&self) -> Vec<Sample> {
+        fn metrics(&self) -> Vec<Family> {
             Vec::new()
         }
     }

@@ -41,6 +41,11 @@ pub struct Config {
     pub snapshot_log_bytes: u64,
     /// Log kept behind a snapshot for followers that were away.
     pub log_keep_bytes: u64,
+    /// Most bytes of the journal, in which [`Broker::trace`](crate::Broker::trace)
+    /// looks; the oldest goes first. 0 = no journal.
+    pub journal_bytes: u64,
+    /// What happened longer ago, in cluster time, goes from the journal.
+    pub journal_age: Duration,
     /// Sessions of a node that is not heard of end after this long; so do those
     /// whose connection is gone and whose client has not resumed them.
     pub node_down_after: Duration,
@@ -93,6 +98,8 @@ impl Default for Config {
             election_timeout_max: raft.election_timeout_max,
             snapshot_log_bytes: raft.snapshot_log_bytes,
             log_keep_bytes: raft.log_keep_bytes,
+            journal_bytes: raft.storage.journal_bytes,
+            journal_age: raft.storage.journal_age,
             node_down_after: Duration::from_secs(10),
             limits: Limits::default(),
         }

@@ -18,6 +18,7 @@
 //! | `nodes` | tells the state machine which nodes live |
 //! | [`content`] | properties and body of a message, as stored |
 //! | [`error`] | what can go wrong, and what the caller may conclude |
+//! | [`journal`] | what happened to messages, kept for a while |
 //! | [`metrics`] | names, help and values |
 //!
 //! What it promises:
@@ -35,6 +36,7 @@ pub mod broker;
 pub mod config;
 pub mod content;
 pub mod error;
+pub mod journal;
 pub mod metrics;
 pub mod session;
 
@@ -60,7 +62,7 @@ pub mod types {
         Overflow, PurgeStates, Selector, Settings, SettingsPatch, Settlement, Target, Verdict,
     };
     pub use quorate_core::effect::{DeadLetter, DeadReason, Leased};
-    pub use quorate_core::event::LeasedBy;
+    pub use quorate_core::event::{Change, Event, LeasedBy, Returned};
     pub use quorate_core::ids::{
         ClientId, ConsumerId, ExchangeName, MessageId, Millis, NodeId, ParseError, QueueName, RequestId,
         SessionId, Timestamp, Token,

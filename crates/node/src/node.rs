@@ -27,7 +27,7 @@ impl Node {
         // The peer listener serves before the broker exists; until then it says so.
         let forwarded = Arc::new(OnceLock::new());
         let extra = tonic::service::Routes::new(forward::Service(forwarded.clone()).into_server());
-        let raft = quorate_raft::Config {
+        let mut raft = quorate_raft::Config {
             data_dir: config.data_dir,
             listen: config.peer_listen,
             advertise_peer: config.peer_advertise,
@@ -42,12 +42,12 @@ impl Node {
             log_keep_bytes: config.log_keep_bytes,
             ..quorate_raft::Config::default()
         };
-        let observers = Arc::new(Observers {
-            dispatch: dispatch.clone(),
-        });
-        let consensus = Consensus::start(raft, observers, extra).await?;
-        dispatch.set_node(consensus.node_id());
-        let broker = Broker::new(consensus, dispatch, config.limits);
+        raft.storage.journal_bytes = config.journal_bytes;
+        raft.storage.journal_age = config.journal_age;
+        let observers = Arc::new(Observers::new(dispatch));
+        let consensus = Consensus::start(raft, observers.clone(), extra).await?;
+        observers.start(consensus.node_id());
+        let broker = Broker::new(consensus, observers, config.limits);
         let _ = forwarded.set(broker.clone());
 
         let give_back = broker.clone();

@@ -3,25 +3,55 @@
 use std::sync::Arc;
 
 use quorate_core::Broker as State;
-use quorate_raft::{Observed, Observer};
+use quorate_core::ids::NodeId;
+use quorate_raft::{Journal as Chunks, Observed, Observer};
 
 use crate::dispatch::Dispatch;
+use crate::journal::Journal;
+use crate::metrics::Flow;
 
 /// Everything in a node that follows the log.
 pub(crate) struct Observers {
     pub(crate) dispatch: Arc<Dispatch>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) flow: Flow,
+}
+
+impl Observers {
+    pub(crate) fn new(dispatch: Arc<Dispatch>) -> Self {
+        Self {
+            dispatch,
+            journal: Arc::default(),
+            flow: Flow::default(),
+        }
+    }
+
+    /// What is told from now on happens in this life of the node. Before, it was
+    /// a repetition.
+    pub(crate) fn start(&self, node: NodeId) {
+        self.dispatch.set_node(node);
+        self.flow.start();
+    }
 }
 
 impl Observer for Observers {
-    fn opened(&self, _journal: quorate_raft::Journal) {}
+    fn opened(&self, journal: Chunks) {
+        self.journal.opened(journal);
+    }
 
     fn applied(&self, entry: Observed<'_>, state: &State) {
+        // Somebody waits for a delivery, and nobody for the rest.
         self.dispatch.applied(state.now(), entry.effects);
+        self.flow.applied(entry.events);
+        self.journal.applied(entry.index, entry.events, state);
     }
 
-    fn restored(&self, _index: u64) {
+    fn restored(&self, index: u64) {
         self.dispatch.restored();
+        self.journal.restored(index);
     }
 
-    fn keep(&self, _index: u64) {}
+    fn keep(&self, index: u64) {
+        self.journal.keep(index);
+    }
 }

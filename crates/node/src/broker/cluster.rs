@@ -7,7 +7,6 @@ use quorate_raft::{MembershipError, Status};
 use super::Broker;
 use crate::config::Limits;
 use crate::error::BrokerError;
-use crate::metrics::Sample;
 
 impl Broker {
     /// What this node knows of itself and the cluster.
@@ -76,12 +75,6 @@ impl Broker {
             .snapshot()
             .await
             .map_err(|error| BrokerError::Internal(error.to_string()))
-    }
-
-    /// Values for monitoring.
-    #[must_use]
-    pub fn metrics(&self) -> Vec<Sample> {
-        crate::metrics::collect(self)
     }
 
     /// Cluster time: the leader's clock, or what was last applied here.

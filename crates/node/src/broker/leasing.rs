@@ -35,7 +35,7 @@ impl Broker {
         if !wait.is_zero() {
             self.announced().await?;
         }
-        let mut waiter = self.0.dispatch.wait_for_lease(id);
+        let mut waiter = self.dispatch().wait_for_lease(id);
         let command = Command::Lease {
             queue: options.queue,
             count_max: options.count_max,

@@ -47,7 +47,9 @@ use crate::config::{Limits, MESSAGES_PER_REQUEST_MAX};
 use crate::dispatch::Dispatch;
 use crate::error::BrokerError;
 use crate::forward;
-use crate::metrics::Counters;
+use crate::journal::Journal;
+use crate::metrics::{Counters, Flow};
+use crate::observers::Observers;
 
 /// A node's broker; a cheap clone.
 #[derive(Clone)]
@@ -57,7 +59,7 @@ struct Inner {
     consensus: Consensus,
     batcher: Batcher,
     clock: Arc<ClusterClock>,
-    dispatch: Arc<Dispatch>,
+    observers: Arc<Observers>,
     counters: Arc<Counters>,
     limits: Limits,
     draining: AtomicBool,
@@ -87,7 +89,7 @@ pub struct Position {
 pub type Answered<T> = Result<(Position, T), BrokerError>;
 
 impl Broker {
-    pub(crate) fn new(consensus: Consensus, dispatch: Arc<Dispatch>, limits: Limits) -> Self {
+    pub(crate) fn new(consensus: Consensus, observers: Arc<Observers>, limits: Limits) -> Self {
         let clock = Arc::new(ClusterClock::default());
         let counters = Arc::new(Counters::default());
         let batcher = Batcher::start(consensus.clone(), clock.clone(), counters.clone(), limits.clone());
@@ -95,7 +97,7 @@ impl Broker {
             consensus,
             batcher,
             clock,
-            dispatch,
+            observers,
             counters,
             limits,
             draining: AtomicBool::new(false),
@@ -240,7 +242,15 @@ impl Broker {
     }
 
     pub(crate) fn dispatch(&self) -> &Arc<Dispatch> {
-        &self.0.dispatch
+        &self.0.observers.dispatch
+    }
+
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
+        &self.0.observers.journal
+    }
+
+    pub(crate) fn flow(&self) -> &Flow {
+        &self.0.observers.flow
     }
 
     pub(crate) fn counters(&self) -> &Counters {

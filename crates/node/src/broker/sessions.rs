@@ -29,7 +29,7 @@ pub struct ConsumerOptions {
 impl Broker {
     /// Attaches a session to this node: a new one, or one that is resumed.
     pub async fn attach(&self, session: SessionId) -> Answered<Session> {
-        let outbox = self.0.dispatch.register(session);
+        let outbox = self.dispatch().register(session);
         let command = Command::AttachSession {
             session,
             node: self.0.consensus.node_id(),
@@ -50,7 +50,7 @@ impl Broker {
             }
             Ok((_, other)) => Err(unexpected(&other)),
             Err(error) => {
-                self.0.dispatch.unregister(session, &outbox);
+                self.dispatch().unregister(session, &outbox);
                 Err(error)
             }
         }
@@ -88,7 +88,7 @@ impl Broker {
     /// A connection is gone. What is kept for its client, or cannot be ended
     /// now, is ended by [`nodes::end_abandoned`](crate::nodes::end_abandoned).
     pub(crate) fn end_session(&self, session: SessionId, epoch: u64, outbox: &Arc<Outbox>, keep: bool) {
-        self.0.dispatch.unregister(session, outbox);
+        self.dispatch().unregister(session, outbox);
         if keep || self.is_draining() {
             return;
         }
