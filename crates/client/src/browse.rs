@@ -195,7 +195,7 @@ impl Client {
     async fn look<C: Call>(&self, view: &View, call: C) -> Result<C::Answer> {
         match view {
             View::Leader => self.call(call).await,
-            View::Local => Ok(self.caller.call_any(call).await?.1),
+            View::Local => self.caller.call_any(call).await,
             View::Node(address) => self.caller.call_node(address, call, self.timeout()).await,
         }
     }

@@ -143,16 +143,17 @@ impl Caller {
             .unwrap_or_else(|_| Err(unreachable("no answer in time")))
     }
 
-    /// Calls the known nodes one after the other until one answers, and returns
-    /// its address too. For what any node can answer.
-    pub(crate) async fn call_any<C: Call>(&self, call: C) -> Result<(String, C::Answer)> {
+    /// Calls the known nodes one after the other until one answers. For what any
+    /// node can answer.
+    pub(crate) async fn call_any<C: Call>(&self, call: C) -> Result<C::Answer> {
+        // The same node is not asked twice, so a slow one gets as much as two
+        // attempts elsewhere.
+        let patience = self.config.attempt_timeout * 2;
         let mut causes = Vec::new();
         for address in self.links.addresses() {
-            match self
-                .call_node(&address, call.clone(), self.config.attempt_timeout)
-                .await
-            {
-                Ok(answer) => return Ok((address, answer)),
+            let answer = self.call_node(&address, call.clone(), patience).await;
+            match answer {
+                Ok(answer) => return Ok(answer),
                 Err(Error::Unreachable { cause }) => causes.push(cause),
                 Err(error) => return Err(error),
             }

@@ -1,11 +1,16 @@
 //! Why a queue delivers nothing.
 
+use std::time::Duration;
+
 use quorate_proto::v1;
 
 use crate::client::Client;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::message::nonzero;
 use crate::queue::QueueInfo;
+
+/// How long a leader is looked for.
+const LEADER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What keeps messages of a queue from being delivered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,12 +50,19 @@ impl Client {
     /// # Ok(()) }
     /// ```
     ///
+    /// Linearizable. If no leader is found within 3 s, that is what is in the way
+    /// in the first place, and any node tells what it knows.
+    ///
     /// # Errors
     ///
-    /// Refused with `QUEUE_NOT_FOUND`; unreachable, which says by itself what is
-    /// in the way.
+    /// Refused with `QUEUE_NOT_FOUND`; unreachable.
     pub async fn explain_queue(&self, name: impl Into<String>) -> Result<Explanation> {
-        let answer = self.call(v1::ExplainQueueRequest { name: name.into() }).await?;
+        let request = v1::ExplainQueueRequest { name: name.into() };
+        let brief = self.with_timeout(self.timeout().min(LEADER_PATIENCE));
+        let answer = match brief.call(request.clone()).await {
+            Err(Error::Unreachable { .. }) => self.caller.call_any(request).await?,
+            answer => answer?,
+        };
         let obstacles = answer.obstacles.into_iter().map(|obstacle| Obstacle {
             kind: obstacle.kind,
             message: obstacle.message,

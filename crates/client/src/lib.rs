@@ -53,6 +53,26 @@
 //! [fence](Delivery::fence) lets a store of your own turn away a worker whose
 //! lease has passed to another.
 //!
+//! Wherever a publish goes to, text names a queue; [`Target::exchange`] an
+//! exchange, which puts a message into all queues that its [bindings](Binding)
+//! lead to, or into none. What a [`Message`] says of its priority, group, schedule
+//! and dedup id decides when it is delivered, and whether at all.
+//!
+//! # Once
+//!
+//! A [`Transaction`] settles leases and publishes messages as one:
+//! [`Delivery::ack_and`] hands a message's result on and acks it, or neither. For
+//! work that takes effect in a database of your own, [`idempotent`] does the same.
+//!
+//! # Looking and operating
+//!
+//! [`Client::browse`] and [`Client::get_message`] look without touching;
+//! [`Client::trace`] tells what happened to a message, also after it left.
+//! [`Client::explain_queue`] says why nothing is delivered. Messages are deleted,
+//! moved and rescheduled one by one ([`Client::delete_messages`] and its siblings),
+//! and dead letters get another chance with [`Client::redrive`], which
+//! [`Client::undo_redrive`] takes back.
+//!
 //! # When a node dies or freezes
 //!
 //! A connection that breaks is noticed at once; one that goes silent, after

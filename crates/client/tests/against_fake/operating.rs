@@ -327,3 +327,20 @@ async fn a_queue_is_explained() {
         .collect();
     assert_eq!(until, [None, Some(9_000)]);
 }
+
+#[tokio::test]
+async fn without_a_leader_any_node_explains() {
+    let node = Node::start(&Replicated::default()).await.node;
+    node.follow(None);
+    let no_leader = v1::Obstacle {
+        kind: "no-leader".to_owned(),
+        ..Default::default()
+    };
+    node.will_answer(v1::ExplainQueueResponse {
+        obstacles: vec![no_leader],
+        ..Default::default()
+    });
+    let client = client(&[&nobody().await, &node.address]).with_timeout(Duration::from_millis(300));
+    let explained = client.explain_queue("jobs").await.unwrap();
+    assert_eq!(explained.obstacles[0].kind, "no-leader");
+}
