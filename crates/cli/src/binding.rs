@@ -25,7 +25,10 @@ pub struct BindArgs {
 
 /// Arguments of `unbind`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  quorate unbind orders invoices --key '*.paid'")]
+#[command(
+    override_usage = "quorate unbind [OPTIONS] <EXCHANGE> <QUEUE|--to-exchange <EXCHANGE>>",
+    after_help = "Example:\n  quorate unbind orders invoices --key '*.paid'"
+)]
 pub struct UnbindArgs {
     #[command(flatten)]
     pub(crate) options: Options,
@@ -46,7 +49,7 @@ struct BindingArgs {
     #[arg(long, value_name = "EXCHANGE")]
     to_exchange: Option<String>,
     /// Key of a direct exchange; pattern of a topic exchange, where * is one word and # any number
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     key: String,
     /// Of a headers exchange: this header with this value; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]

@@ -28,13 +28,8 @@ pub struct BrowseArgs {
     queue: String,
     /// In these states: ready, delayed, leased, dead [default: all]
     #[arg(long, value_name = "STATE,…", value_delimiter = ',', value_parser = state(&["ready", "delayed", "leased", "dead"]),
-        hide_possible_values = true)]
+        hide_possible_values = true, help_heading = "Which messages")]
     state: Vec<MessageState>,
-    #[command(flatten)]
-    filter: FilterArgs,
-    /// Set free by the redrive of this number
-    #[arg(long, value_name = "REDRIVE", help_heading = "Which messages")]
-    redrive: Option<u64>,
     /// Show headers and body too
     #[arg(long)]
     body: bool,
@@ -42,6 +37,11 @@ pub struct BrowseArgs {
     view: ViewArgs,
     #[command(flatten)]
     part: PartArgs<100>,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Set free by the redrive of this number
+    #[arg(long, value_name = "REDRIVE")]
+    redrive: Option<u64>,
 }
 
 /// Arguments of `schedule`.

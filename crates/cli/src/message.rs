@@ -26,6 +26,7 @@ pub struct MessageArgs {
 enum MessageCommand {
     /// Show all that is known of a message, with headers and body
     #[command(
+        override_usage = "quorate message get [OPTIONS] <QUEUE> <MESSAGE_ID|--dedup-id <DEDUP_ID>>",
         group = ArgGroup::new("which").required(true).args(["message_id", "dedup_id"]),
         after_help = "Examples:\n  quorate message get jobs 17-0\n  quorate message get jobs --dedup-id order-9",
     )]
@@ -42,6 +43,7 @@ enum MessageCommand {
     },
     /// Delete messages that nobody holds; this cancels the schedule of a delayed one
     #[command(
+        override_usage = "quorate message delete [OPTIONS] <QUEUE> <MESSAGE_ID...|--dedup-id <DEDUP_ID>>",
         visible_alias = "cancel",
         after_help = "Examples:\n  quorate message delete jobs 17-0 17-1\n  \
             quorate message cancel reminders --dedup-id order-9"
@@ -51,7 +53,10 @@ enum MessageCommand {
         chosen: ChosenArgs,
     },
     /// Move messages that nobody holds to the end of another queue
-    #[command(after_help = "Example:\n  quorate message move jobs 17-0 --to parked")]
+    #[command(
+        override_usage = "quorate message move [OPTIONS] <QUEUE> <MESSAGE_ID...|--dedup-id <DEDUP_ID>> --to <QUEUE>",
+        after_help = "Example:\n  quorate message move jobs 17-0 --to parked"
+    )]
     Move {
         #[command(flatten)]
         chosen: ChosenArgs,
@@ -61,6 +66,7 @@ enum MessageCommand {
     },
     /// Let ready or delayed messages be ready at another time
     #[command(
+        override_usage = "quorate message reschedule [OPTIONS] <QUEUE> <MESSAGE_ID...|--dedup-id <DEDUP_ID>> <--delay <DURATION>|--deliver-at <MOMENT>>",
         group = ArgGroup::new("when").required(true).args(["delay", "deliver_at"]),
         after_help = "Examples:\n  quorate message reschedule reminders 17-0 --delay 2h\n  \
             quorate message reschedule reminders --dedup-id order-9 --deliver-at 2030-12-24T18:00:00Z",
@@ -76,7 +82,10 @@ enum MessageCommand {
         deliver_at: Option<u64>,
     },
     /// Let delayed messages be ready at once
-    #[command(after_help = "Example:\n  quorate message run-now reminders --dedup-id order-9")]
+    #[command(
+        override_usage = "quorate message run-now [OPTIONS] <QUEUE> <MESSAGE_ID...|--dedup-id <DEDUP_ID>>",
+        after_help = "Example:\n  quorate message run-now reminders --dedup-id order-9"
+    )]
     RunNow {
         #[command(flatten)]
         chosen: ChosenArgs,

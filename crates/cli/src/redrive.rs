@@ -32,8 +32,6 @@ pub struct RedriveArgs {
     /// came from other queues go back there
     #[arg(required = true)]
     queue: Option<String>,
-    #[command(flatten)]
-    filter: FilterArgs,
     /// At most so many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
@@ -43,6 +41,8 @@ pub struct RedriveArgs {
     /// Queue to send them all to, instead
     #[arg(long, value_name = "QUEUE")]
     to: Option<String>,
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 #[derive(Debug, Subcommand)]
