@@ -65,6 +65,8 @@ impl Broker {
                 self.deadlines.remove(at, Due::Message { queue: id, position });
             }
             queue.lookup.remove(position, record);
+            queue.dedup.left(id, record, Exit::Deleted);
+            self.exchanges.message_left(id, record, Exit::Deleted);
             if let State::Leased(Lease {
                 holder: Holder::Consumer { session, consumer },
                 ..

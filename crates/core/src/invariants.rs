@@ -165,6 +165,9 @@ impl Checker<'_> {
                 queue.order
             )
         });
+        self.ensure(queue.dedup.is_consistent(), || {
+            format!("queue {name}: dedup ids are not found where they are remembered")
+        });
         let groups = queue.recounted_groups();
         self.ensure(groups == queue.groups, || {
             format!(
@@ -265,6 +268,10 @@ impl Checker<'_> {
             });
         }
         for (id, exchange) in &exchanges.by_id {
+            self.ensure(exchange.dedup.is_consistent(), || {
+                let name = &exchange.head.name;
+                format!("exchange {name}: dedup ids are not found where they are remembered")
+            });
             for binding in exchange.bindings.iter() {
                 match self.broker.node(&binding.destination) {
                     Ok(node) => {

@@ -100,6 +100,7 @@ pub mod browse;
 pub mod command;
 mod contents;
 mod deadlines;
+mod dedup;
 pub mod effect;
 pub mod event;
 mod exchange;

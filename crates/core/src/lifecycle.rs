@@ -169,7 +169,10 @@ impl Broker {
     /// A message leaves a queue, and is counted and told of as one that did.
     pub(crate) fn leave(&mut self, queue: QueueId, position: u64, exit: Exit, left: Change) -> Record {
         let record = self.take(queue, position);
-        *self.held_mut(queue).head.totals.of_mut(exit) += 1;
+        let from = self.held_mut(queue);
+        *from.head.totals.of_mut(exit) += 1;
+        from.dedup.left(queue, &record, exit);
+        self.exchanges.message_left(queue, &record, exit);
         self.tell(queue, record.id, left);
         record
     }

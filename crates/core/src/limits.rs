@@ -31,6 +31,8 @@ pub const PUBLISH_MESSAGES_MAX: usize = 4_096;
 /// Most bytes of one content: a body of 16 MiB, headers of 64 KiB, and 4 KiB
 /// for how the two are framed.
 pub const CONTENT_BYTES_MAX: u32 = 16 * 1024 * 1024 + 64 * 1024 + 4 * 1024;
+/// Most dedup ids that a queue or an exchange can be told to remember.
+pub const DEDUP_COUNT_MAX: u32 = 1_000_000;
 /// Most messages in one lease command.
 pub const LEASE_COUNT_MAX: u32 = 1_000;
 /// Most settlements in one command.
@@ -58,8 +60,6 @@ pub const BINDING_HEADERS_MAX: usize = 64;
 /// Most bytes of the headers of one message or one binding, names and values
 /// together: 64 KiB.
 pub const HEADER_BYTES_MAX: usize = 64 * 1024;
-/// Most dedup ids that a queue or an exchange can be set to remember.
-pub const DEDUP_COUNT_MAX: u32 = 1_000_000;
 /// Most sessions.
 pub const SESSIONS_MAX: usize = 100_000;
 /// Most consumers in one session.

@@ -6,16 +6,17 @@
 //! between but other plans that one [`Account`] was kept of. So several publishes
 //! can be planned together before any of them is done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::broker::Broker;
 use crate::command::{Labels, NewMessage, Publish, Target};
+use crate::dedup::Sightings;
 use crate::event::Change;
 use crate::exchange::{ExchangeId, Flow, Routed, check_header_bytes, check_routing_key};
-use crate::ids::{ExchangeName, MessageId, QueueId};
+use crate::ids::{ExchangeName, MessageId, QueueId, Timestamp};
 use crate::limits;
 use crate::outcome::{Duplicate, Outcome, Published, Rejection, Reply};
-use crate::queue::{Record, State, Tally, check_group, check_span, invalid};
+use crate::queue::{Extra, Record, State, Tally, check_group, check_span, invalid};
 use crate::room::{Account, Displacing};
 
 /// A publish of which it is known what becomes of every message.
@@ -34,7 +35,9 @@ pub(crate) struct Plan<'a> {
     /// What came through each exchange.
     flows: BTreeMap<ExchangeId, Flow>,
     /// In order; these go nowhere.
-    duplicates: Vec<Duplicate>,
+    pub(crate) duplicates: Vec<Duplicate>,
+    /// What windows say of that.
+    pub(crate) sightings: Sightings,
 }
 
 /// Where the messages of a plan go.
@@ -52,7 +55,7 @@ static NO_HEADERS: BTreeMap<String, String> = BTreeMap::new();
 impl Broker {
     /// `first` is the number of the first message's content in the entry.
     pub(crate) fn publish(&mut self, publish: &Publish, first: u32, contents: &[u32]) -> Outcome {
-        let plan = self.plan_publish(publish, first, contents, &Account::default())?;
+        let plan = self.plan_publish(publish, first, contents, &mut Account::default())?;
         let mut displacing = Displacing::default();
         if let Routes::Many(_) = plan.routes {
             displacing.promised = plan.needs().collect();
@@ -67,7 +70,7 @@ impl Broker {
         publish: &'a Publish,
         first: u32,
         contents: &'a [u32],
-        account: &Account,
+        account: &mut Account,
     ) -> Result<Plan<'a>, Rejection> {
         self.check_messages(&publish.messages, contents)?;
         let mut plan = Plan {
@@ -79,12 +82,14 @@ impl Broker {
             unroutable: Vec::new(),
             flows: BTreeMap::new(),
             duplicates: Vec::new(),
+            sightings: Sightings::default(),
         };
         match &publish.target {
             Target::Queue(name) => plan.routes = Routes::One(self.queue_id(name)?),
             Target::Exchange { name, mandatory } => self.route_all(&mut plan, name, *mandatory)?,
         }
-        // Deduplication decides here: what is a duplicate needs no room.
+        // What is a duplicate needs no room.
+        self.deduplicate(&mut plan, &mut account.drafts);
         plan.needs()
             .try_for_each(|(queue, more)| self.check_room(queue, more, account))?;
         Ok(plan)
@@ -142,6 +147,7 @@ impl Broker {
             }
         }
         self.count_flows(&plan.flows);
+        self.record_sightings(plan);
         plan.published(self.index)
     }
 
@@ -164,6 +170,7 @@ impl Broker {
                 record.shared = true;
                 self.shared.count(&record);
             }
+            self.remember_in_queue(queue, &record);
             let published = Change::Published {
                 exchange: plan.exchange.cloned(),
                 delayed_until: match record.state {
@@ -179,12 +186,9 @@ impl Broker {
 
     fn new_record(&self, queue: QueueId, plan: &Plan<'_>, place: u32) -> Record {
         let message = &plan.messages[place as usize];
-        let until = self.now.after(message.delay).max(message.deliver_at);
+        let due = self.due(message);
         Record {
-            id: MessageId {
-                index: self.index,
-                number: plan.first + place,
-            },
+            id: plan.id(self.index, place),
             content_bytes: plan.contents[place as usize],
             group: 0,
             failures: 0,
@@ -192,14 +196,16 @@ impl Broker {
             shared: false,
             grants: 0,
             published_at: self.now,
-            expires_at: self.life_end(queue, until, message.ttl),
-            state: if until > self.now {
-                State::Delayed { until }
-            } else {
-                State::Ready
-            },
-            extra: None,
+            expires_at: self.life_end(queue, due.unwrap_or(self.now), message.ttl),
+            state: due.map_or(State::Ready, |until| State::Delayed { until }),
+            extra: plan.extra(message),
         }
+    }
+
+    /// When a new message becomes ready, if not at once.
+    pub(crate) fn due(&self, message: &NewMessage) -> Option<Timestamp> {
+        let until = self.now.after(message.delay).max(message.deliver_at);
+        (until > self.now).then_some(until)
     }
 
     /// Every message is within its bounds, and has a content.
@@ -241,6 +247,7 @@ impl Broker {
 }
 
 fn check_labels(labels: &Labels) -> Result<(), Rejection> {
+    check_group("dedup_id", &labels.dedup_id)?;
     check_routing_key("routing_key", &labels.routing_key)?;
     let headers = labels.headers.iter();
     check_header_bytes(headers.map(|(name, value)| name.len() + value.len()).sum())
@@ -269,6 +276,28 @@ impl Plan<'_> {
         (0..self.count()).filter(move |place| duplicates.next_if_eq(place).is_none())
     }
 
+    /// The queues of the messages that have any, in the order of ids.
+    pub(crate) fn queues_by_place(&self) -> BTreeMap<u32, Vec<QueueId>> {
+        match &self.routes {
+            Routes::One(queue) => (0..self.count()).map(|place| (place, vec![*queue])).collect(),
+            Routes::Many(routes) => {
+                let mut queues: BTreeMap<u32, Vec<QueueId>> = BTreeMap::new();
+                for (queue, place) in routes {
+                    queues.entry(*place).or_default().push(*queue);
+                }
+                queues
+            }
+        }
+    }
+
+    /// Certain queues do not take certain messages after all. Those that none
+    /// takes are among the duplicates.
+    pub(crate) fn withdraw(&mut self, not_taken: &BTreeSet<(QueueId, u32)>) {
+        if let Routes::Many(routes) = &mut self.routes {
+            routes.retain(|route| !not_taken.contains(route));
+        }
+    }
+
     /// To how many queues each message goes.
     fn copies(&self) -> Vec<u32> {
         let mut copies = vec![0; self.messages.len()];
@@ -278,6 +307,24 @@ impl Plan<'_> {
             }
         }
         copies
+    }
+
+    pub(crate) fn id(&self, index: u64, place: u32) -> MessageId {
+        MessageId {
+            index,
+            number: self.first + place,
+        }
+    }
+
+    /// What is kept of a message's labels.
+    fn extra(&self, message: &NewMessage) -> Option<Box<Extra>> {
+        let dedup_id = Some(message.dedup_id()?.into());
+        let exchange = self.sightings.exchange.and(self.exchange).cloned();
+        Some(Box::new(Extra {
+            dedup_id,
+            exchange,
+            ..Extra::default()
+        }))
     }
 
     fn tally(&self, place: u32) -> Tally {
@@ -293,10 +340,7 @@ impl Plan<'_> {
 
     fn published(&self, index: u64) -> Published {
         Published {
-            first: MessageId {
-                index,
-                number: self.first,
-            },
+            first: self.id(index, 0),
             count: self.count(),
             unroutable: self.unroutable.clone(),
             duplicates: self.duplicates.clone(),

@@ -6,7 +6,7 @@ use crate::broker::Broker;
 use crate::command::{PurgeStates, Settings, SettingsPatch};
 use crate::effect::Effect;
 use crate::exchange::Node;
-use crate::ids::{ConsumerId, QueueId, QueueName, SessionId};
+use crate::ids::{ConsumerId, Millis, QueueId, QueueName, SessionId};
 use crate::limits;
 use crate::outcome::{Outcome, Rejection, Reply};
 use crate::queue::{Head, Queue, State, Taker, Totals};
@@ -60,6 +60,9 @@ impl Broker {
         let settings = before.patched(patch);
         settings.check()?;
         let single_active_changed = settings.single_active_consumer != before.single_active_consumer;
+        if settings.dedup_window == Millis(0) {
+            queue.dedup.clear();
+        }
         queue.set_settings(settings);
         if single_active_changed {
             self.single_active_changed(id);

@@ -4,18 +4,21 @@ use std::collections::BTreeMap;
 
 use crate::broker::Broker;
 use crate::command::Overflow;
+use crate::dedup::Drafts;
 use crate::effect::DeadReason;
 use crate::ids::QueueId;
 use crate::outcome::{Exit, Rejection};
 use crate::queue::Tally;
 
 /// What will come into queues and leave them, by plans that are not carried out.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Account {
     /// Messages that will enter.
     pub(crate) more: BTreeMap<QueueId, Tally>,
     /// Messages that will leave before those enter; they are leased until then.
     pub(crate) freed: BTreeMap<QueueId, Tally>,
+    /// Dedup ids that will be known. Planning a publish takes note of its own.
+    pub(crate) drafts: Drafts,
 }
 
 impl Account {

@@ -22,7 +22,8 @@ use crate::assign::{Waiter, Waiters};
 use crate::broker::Broker;
 use crate::command::Binding;
 use crate::deadlines::Due;
-use crate::exchange::{Exchange, Head as ExchangeHead};
+use crate::dedup::Remembered;
+use crate::exchange::{Exchange, ExchangeId, Head as ExchangeHead};
 use crate::graves::{Grave, GraveHead, Graves};
 use crate::hash::{RollingHash, encode_into};
 use crate::ids::{ClientId, ConsumerId, Incarnation, MessageId, NodeId, QueueId, SessionId, Timestamp};
@@ -46,7 +47,7 @@ const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub struct Snapshot {
     root: Root,
     queues: Vec<SavedQueue>,
-    exchanges: Vec<(ExchangeHead, Arc<BTreeSet<Arc<Binding>>>)>,
+    exchanges: Vec<SavedExchange>,
     graves: Graves,
     sessions: Vec<SavedSession>,
     waiters: Vec<Waiter>,
@@ -66,6 +67,15 @@ struct SavedQueue {
     head: Head,
     groups: Pages<GroupHead>,
     records: Pages<Record>,
+    dedup: Pages<Remembered>,
+}
+
+/// An exchange without its indexes.
+#[derive(Clone, Debug)]
+struct SavedExchange {
+    head: ExchangeHead,
+    bindings: Arc<BTreeSet<Arc<Binding>>>,
+    dedup: Pages<Remembered>,
 }
 
 /// A session without its index of leases.
@@ -113,6 +123,11 @@ enum Frame<'a> {
     Page {
         number: u64,
         page: Cow<'a, Page<Record>>,
+    },
+    /// A page of the dedup ids of the queue or exchange before it.
+    Window {
+        number: u64,
+        page: Cow<'a, Page<Remembered>>,
     },
     Session {
         id: SessionId,
@@ -183,13 +198,18 @@ impl Broker {
                     head: queue.head.clone(),
                     groups: queue.groups.heads.clone(),
                     records: queue.records.clone(),
+                    dedup: queue.dedup.remembered().clone(),
                 })
                 .collect(),
             exchanges: self
                 .exchanges
                 .by_id
                 .values()
-                .map(|exchange| (exchange.head.clone(), exchange.bindings.clone()))
+                .map(|exchange| SavedExchange {
+                    head: exchange.head.clone(),
+                    bindings: exchange.bindings.clone(),
+                    dedup: exchange.dedup.remembered().clone(),
+                })
                 .collect(),
             graves: self.graves.clone(),
             sessions: sessions.collect(),
@@ -276,6 +296,7 @@ impl Snapshot {
             head,
             groups,
             records,
+            dedup,
         } in &self.queues
         {
             writer.frame(&Frame::Queue(Cow::Borrowed(head)))?;
@@ -284,15 +305,21 @@ impl Snapshot {
                 writer.frame(&Frame::Groups { number, page })?;
             }
             writer.pages(records)?;
+            writer.window(dedup)?;
         }
         for Grave { head, records } in &self.graves.queue {
             writer.frame(&Frame::Grave(Cow::Borrowed(head)))?;
             writer.pages(records)?;
         }
-        for (head, _) in &self.exchanges {
+        for SavedExchange { head, dedup, .. } in &self.exchanges {
             writer.frame(&Frame::Exchange(Cow::Borrowed(head)))?;
+            writer.window(dedup)?;
         }
-        for binding in self.exchanges.iter().flat_map(|(_, bindings)| bindings.iter()) {
+        for binding in self
+            .exchanges
+            .iter()
+            .flat_map(|exchange| exchange.bindings.iter())
+        {
             writer.frame(&Frame::Binding(Cow::Borrowed(binding)))?;
         }
         for SavedSession { id, head, consumers } in &self.sessions {
@@ -377,6 +404,14 @@ impl<E> Writer<'_, E> {
         Ok(())
     }
 
+    fn window(&mut self, remembered: &Pages<Remembered>) -> Result<(), E> {
+        for (number, page) in remembered.pages() {
+            let page = Cow::Borrowed(page);
+            self.frame(&Frame::Window { number, page })?;
+        }
+        Ok(())
+    }
+
     fn finish(mut self) -> Result<(), E> {
         let mut hash = self.hash.clone();
         hash.update(&self.buffer);
@@ -457,14 +492,24 @@ where
     }
 }
 
+/// To what the pages belong that come.
+#[derive(Clone, Copy, Default)]
+enum Owner {
+    #[default]
+    None,
+    Queue(QueueId),
+    /// The last one.
+    Grave,
+    Exchange(ExchangeId),
+}
+
 /// What was read so far.
 #[derive(Default)]
 struct Restoring {
     broker: Broker,
     root: Option<Root>,
     clients: BTreeMap<ClientId, Arc<Client>>,
-    /// None after a grave.
-    last_queue: Option<QueueId>,
+    owner: Owner,
     last_client: Option<ClientId>,
 }
 
@@ -474,12 +519,12 @@ impl Restoring {
             Frame::Root(root) => self.root.replace(root.into_owned()).is_none(),
             Frame::Queue(head) => {
                 let head = head.into_owned();
-                self.last_queue = Some(head.id);
+                self.owner = Owner::Queue(head.id);
                 let named = self.broker.names.insert(head.name.clone(), head.id).is_none();
                 named & self.broker.queues.insert(head.id, Queue::new(head)).is_none()
             }
             Frame::Grave(head) => {
-                self.last_queue = None;
+                self.owner = Owner::Grave;
                 self.broker.graves.queue.push_back(Grave {
                     head: head.into_owned(),
                     records: Pages::default(),
@@ -487,20 +532,30 @@ impl Restoring {
                 true
             }
             Frame::Groups { number, page } => {
-                let home = self.last_queue.map(|id| &mut self.broker.held_mut(id).groups);
+                let home = match self.owner {
+                    Owner::Queue(id) => Some(&mut self.broker.held_mut(id).groups),
+                    Owner::Grave | Owner::Exchange(_) | Owner::None => None,
+                };
                 home.is_some_and(|groups| groups.heads.restore(number, page.into_owned()))
             }
             Frame::Page { number, page } => {
-                let home = match self.last_queue {
-                    Some(id) => Some(&mut self.broker.held_mut(id).records),
-                    None => self
-                        .broker
-                        .graves
-                        .queue
-                        .back_mut()
-                        .map(|grave| &mut grave.records),
+                let graves = &mut self.broker.graves.queue;
+                let home = match self.owner {
+                    Owner::Queue(id) => {
+                        Some(&mut self.broker.queues.get_mut(&id).expect("it came before").records)
+                    }
+                    Owner::Grave => graves.back_mut().map(|grave| &mut grave.records),
+                    Owner::Exchange(_) | Owner::None => None,
                 };
                 home.is_some_and(|records| records.restore(number, page.into_owned()))
+            }
+            Frame::Window { number, page } => {
+                let home = match self.owner {
+                    Owner::Queue(id) => Some(&mut self.broker.held_mut(id).dedup),
+                    Owner::Exchange(id) => Some(&mut self.broker.exchanges.held_mut(id).dedup),
+                    Owner::Grave | Owner::None => None,
+                };
+                home.is_some_and(|window| window.restore(number, page.into_owned()))
             }
             Frame::Session { id, head, consumers } => {
                 let mut session = Session::new(head);
@@ -508,7 +563,10 @@ impl Restoring {
                 self.broker.sessions.by_node.insert((head.node, id));
                 self.broker.sessions.by_id.insert(id, session).is_none()
             }
-            Frame::Exchange(head) => self.broker.exchanges.insert(Exchange::new(head.into_owned())),
+            Frame::Exchange(head) => {
+                self.owner = Owner::Exchange(head.id);
+                self.broker.exchanges.insert(Exchange::new(head.into_owned()))
+            }
             Frame::Binding(binding) => self.bind(binding.into_owned())?,
             Frame::Waiter(waiter) => {
                 let waiters: &mut Waiters = &mut self.broker.waiters;

@@ -71,6 +71,8 @@ pub struct QueueCounts {
     pub redelivered: u64,
     /// Groups that have messages, in any state.
     pub groups: u64,
+    /// Publishes that were not taken because of their dedup id.
+    pub duplicates: u64,
 }
 
 /// Who could take a message of a queue now, but for what a pause or a single
@@ -287,7 +289,7 @@ impl Exchange {
             settings: self.head.settings.clone(),
             received: self.head.received,
             unroutable: self.head.unroutable,
-            duplicates: 0,
+            duplicates: self.head.duplicates,
             bindings: self.bindings.iter().map(|binding| (**binding).clone()).collect(),
         }
     }
@@ -312,6 +314,7 @@ impl Queue {
             moved: totals.moved,
             redelivered: totals.redelivered,
             groups: self.groups.count(),
+            duplicates: totals.duplicates,
         }
     }
 }
@@ -333,5 +336,6 @@ impl QueueCounts {
         self.moved += other.moved;
         self.redelivered += other.redelivered;
         self.groups += other.groups;
+        self.duplicates += other.duplicates;
     }
 }

@@ -11,12 +11,12 @@
 //!
 //! | Command | |
 //! |---|---|
-//! | `declare`, `update` QUEUE [setting=…] | `lease max_deliveries dead_letter_queue max_length max_bytes overflow ttl backoff backoff_max ageing group_concurrency group_weights single_active` |
+//! | `declare`, `update` QUEUE [setting=…] | `lease max_deliveries dead_letter_queue max_length max_bytes overflow ttl backoff backoff_max ageing group_concurrency group_weights single_active dedup_window dedup_max_ids` |
 //! | `pause`, `resume` QUEUE | |
 //! | `purge` QUEUE [states=ready,delayed,dead], `delete` QUEUE [if_empty] [if_unused] | |
-//! | `publish` QUEUE LABEL… [delay= at= ttl= bytes= priority= group=] | or `count=` instead of labels |
+//! | `publish` QUEUE LABEL… [delay= at= ttl= bytes= priority= group= dedup=] | or `count=` instead of labels |
 //! | `publish exchange=`NAME LABEL… [key= headers= mandatory=true] | headers: `name:value,…` |
-//! | `declare-exchange` NAME KIND [alternate=], `update-exchange` NAME [alternate=], `delete-exchange` NAME [if_unused] | |
+//! | `declare-exchange` NAME KIND [alternate= dedup_window= dedup_max_ids=], `update-exchange` NAME [setting=…], `delete-exchange` NAME [if_unused] | |
 //! | `bind`, `unbind` NAME QUEUE or `exchange=`NAME [key=] [all= any=] | all, any: `name:value,name,…` |
 //! | `lease` QUEUE [max= lease= wait= node=] | |
 //! | `ack release` GRANT…, `nack` GRANT… [delay= reason=], `reject` GRANT… [reason=], `extend` GRANT… [lease=] | |
@@ -27,6 +27,7 @@
 //! | `wait` SPAN | lets time pass |
 //! | `begin`, `commit` | what is between goes into one entry |
 //! | `browse` QUEUE [from= max= scan= state= reason= id=LABEL dedup= before= since= dead_letters=yes] | several states: `ready,dead` |
+//! | `trace` LABEL | all that happened to a message |
 //! | `find` QUEUE LABEL, `find` QUEUE dedup= | |
 //! | `counts` QUEUE, `show` QUEUE, `explain` QUEUE, `settings` QUEUE, `queues`, `session` SESSION, `exchange` NAME, `exchanges`, `deadline`, `snapshot` | |
 //!
@@ -46,12 +47,12 @@ use quorate_core::command::{
     Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch, Settlement, Target, Verdict,
 };
 use quorate_core::effect::{DeadReason, Effect, Leased};
-use quorate_core::event::LeasedBy;
+use quorate_core::event::{Change, Event, LeasedBy};
 use quorate_core::ids::{
     ClientId, ConsumerId, ExchangeName, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName,
     RequestId, SessionId, Timestamp, Token,
 };
-use quorate_core::outcome::{MessageState, Outcome, Published, Reply};
+use quorate_core::outcome::{Duplicate, Exit, MessageState, Outcome, Published, Reply};
 use quorate_core::{Broker, Meta, Repeated, invariants};
 
 /// A test for each topic, and one that no topic is left out.
@@ -72,7 +73,10 @@ macro_rules! topics {
     };
 }
 
-topics! { browse consumers dead_letter delay expiry groups leases limits operating order queues requests routing sessions single_active snapshot }
+topics! {
+    browse consumers dead_letter dedup delay events expiry groups leases limits operating order queues requests
+    routing sessions single_active snapshot
+}
 
 /// Runs all scripts of a topic, and names those that fail.
 fn run_all(topic: &str) {
@@ -117,6 +121,8 @@ struct Script {
     labels: BTreeMap<MessageId, String>,
     tokens: BTreeMap<u64, Token>,
     epochs: BTreeMap<SessionId, u64>,
+    /// All that was told, with the index and time of its entry.
+    events: Vec<(u64, Timestamp, Event)>,
     /// Between `begin` and `commit`.
     entry: Option<Entry>,
 }
@@ -137,6 +143,7 @@ impl Script {
             labels: BTreeMap::new(),
             tokens: BTreeMap::new(),
             epochs: BTreeMap::new(),
+            events: Vec::new(),
             entry: None,
         }
     }
@@ -156,6 +163,9 @@ impl Script {
             digest: self.index,
         };
         let applied = self.broker.apply(meta, &entry.requests, &entry.contents);
+        let events = applied.events.into_iter();
+        self.events
+            .extend(events.map(|event| (meta.index, meta.at, event)));
         let mut out = String::new();
         let mut repeated = applied.repeated.into_iter().peekable();
         for ((ordinal, request), outcome) in (0..).zip(&entry.requests).zip(&applied.outcomes) {
@@ -251,6 +261,11 @@ impl Script {
             write!(out, ", no route for {}", self.label(id(*place))).unwrap();
         }
         out.push('\n');
+        for Duplicate { place, first, state } in &published.duplicates {
+            let state = format!("{state:?}").to_lowercase();
+            let first = self.label(*first);
+            writeln!(out, "    {place} is a duplicate of {first}, which is {state}").unwrap();
+        }
     }
 
     fn effect(&mut self, effect: &Effect, out: &mut String) {
@@ -345,14 +360,7 @@ impl Script {
             say(format!("due {}", time(at)));
         }
         if let Some(lease) = message.lease {
-            let holder = match lease.holder {
-                LeasedBy::Puller(_) => "a puller".to_owned(),
-                LeasedBy::Consumer {
-                    session,
-                    consumer,
-                    node,
-                } => format!("s{}.{} on node {}", session.0, consumer.0, node.0),
-            };
+            let holder = holder_name(&lease.holder);
             let (since, until) = (time(lease.since), time(lease.until));
             say(format!("by {holder} as {} from {since} to {until}", lease.grant));
         }
@@ -394,6 +402,75 @@ impl Script {
             say(format!("redriven by entry {redrive}"));
         }
         text
+    }
+
+    fn change(&self, change: &Change) -> String {
+        let at =
+            |until: &Option<Timestamp>| until.map_or("at once".to_owned(), |at| format!("due {}", time(at)));
+        match change {
+            Change::Published {
+                exchange,
+                delayed_until,
+                dedup_id,
+            } => {
+                let mut text = format!("published, {}", at(delayed_until));
+                if let Some(exchange) = exchange {
+                    write!(text, ", through {exchange}").unwrap();
+                }
+                if !dedup_id.is_empty() {
+                    write!(text, ", dedup {dedup_id}").unwrap();
+                }
+                text
+            }
+            Change::Arrived { from, exit } => format!("arrived from {from}, {}", exit_name(*exit)),
+            Change::Duplicate { refused } => format!("duplicate {} was not taken", self.label(*refused)),
+            Change::Due => "due".to_owned(),
+            Change::Leased {
+                grant,
+                attempt,
+                holder,
+                until,
+                waited,
+            } => {
+                let waited = waited.map_or(String::new(), |span| format!(", waited {} ms", span.0));
+                let until = time(*until);
+                format!(
+                    "leased as {grant}, attempt {attempt}, by {}, until {until}{waited}",
+                    holder_name(holder)
+                )
+            }
+            Change::Extended { until } => format!("extended until {}", time(*until)),
+            Change::Returned { reason, error, until } => {
+                let error = if error.is_empty() {
+                    String::new()
+                } else {
+                    format!(" {error:?}")
+                };
+                format!("returned, {reason:?}{error}, {}", at(until))
+            }
+            Change::Rescheduled { until } => format!("rescheduled, {}", at(until)),
+            Change::Died { reason: why, error } => format!("died, {}, {error:?}", reason(*why)),
+            Change::Redriven => "redriven".to_owned(),
+            Change::RedriveUndone => "redrive undone".to_owned(),
+            Change::Left {
+                exit,
+                reason: why,
+                to,
+                held,
+            } => {
+                let mut text = format!("left, {}", exit_name(*exit));
+                if let Some(why) = why {
+                    write!(text, " ({})", reason(*why)).unwrap();
+                }
+                for queue in to {
+                    write!(text, " to {queue}").unwrap();
+                }
+                if let Some(held) = held {
+                    write!(text, ", held for {} ms", held.0).unwrap();
+                }
+                text
+            }
+        }
     }
 
     fn filter(&self, args: &mut ArgumentConsumer<'_>) -> Result<Filter> {
@@ -473,8 +550,10 @@ impl Script {
                     ("dead_lettered", c.dead_lettered),
                     ("dropped", c.dropped),
                     ("deleted", c.deleted),
+                    ("moved", c.moved),
                     ("redelivered", c.redelivered),
                     ("groups", c.groups),
+                    ("duplicates", c.duplicates),
                 ] {
                     if count > 0 {
                         write!(out, "{name}={count} ")?;
@@ -538,6 +617,14 @@ impl Script {
                     None => out.push_str("not there"),
                 }
             }
+            "trace" => {
+                let label = args.next_pos().ok_or("which?")?;
+                let id = self.id(label);
+                for (index, at, event) in self.events.iter().filter(|(_, _, event)| event.message == id) {
+                    let change = self.change(&event.change);
+                    writeln!(out, "{} entry {index} {}: {change}", time(*at), event.queue_name)?;
+                }
+            }
             "queues" => {
                 let after = args.take_key("after").map(QueueName::new).transpose()?;
                 let limit = number(&mut args, "limit", 100)?;
@@ -551,13 +638,18 @@ impl Script {
                         kind,
                         received,
                         unroutable,
+                        duplicates,
                         ..
                     } = view;
+                    let duplicates = match duplicates {
+                        0 => String::new(),
+                        count => format!(" duplicates={count}"),
+                    };
                     let alternate = view.settings.alternate;
                     let alternate = alternate.map_or(String::new(), |name| format!(", alternate {name}"));
                     writeln!(
                         out,
-                        "{kind:?}, received={received} unroutable={unroutable}{alternate}"
+                        "{kind:?}, received={received} unroutable={unroutable}{duplicates}{alternate}"
                     )?;
                     for binding in view.bindings {
                         writeln!(out, "{}", shown(&binding))?;
@@ -877,7 +969,8 @@ fn exchange_settings(args: &mut ArgumentConsumer<'_>) -> Result<ExchangeSettings
             Some("none") => Some(None),
             Some(name) => Some(Some(ExchangeName::new(name)?)),
         },
-        ..ExchangeSettingsPatch::default()
+        dedup_window: span(args, "dedup_window")?,
+        dedup_count_max: args.take_key("dedup_max_ids").map(str::parse).transpose()?,
     })
 }
 
@@ -963,6 +1056,29 @@ fn purge_states(args: &mut ArgumentConsumer<'_>) -> Result<PurgeStates> {
     })
 }
 
+fn holder_name(holder: &LeasedBy) -> String {
+    match holder {
+        LeasedBy::Puller(None) => "a puller".to_owned(),
+        LeasedBy::Puller(Some(client)) => format!("client {}", client.0),
+        LeasedBy::Consumer {
+            session,
+            consumer,
+            node,
+        } => format!("s{}.{} on node {}", session.0, consumer.0, node.0),
+    }
+}
+
+fn exit_name(exit: Exit) -> &'static str {
+    match exit {
+        Exit::Acked => "acked",
+        Exit::Expired => "expired",
+        Exit::DeadLettered => "dead-lettered",
+        Exit::Dropped => "dropped",
+        Exit::Deleted => "deleted",
+        Exit::Moved => "moved",
+    }
+}
+
 fn reason(reason: DeadReason) -> &'static str {
     match reason {
         DeadReason::Rejected => "rejected",
@@ -1016,6 +1132,7 @@ fn labels(args: &mut ArgumentConsumer<'_>) -> Option<Box<Labels>> {
         routing_key: args.take_key("key").unwrap_or_default().to_owned(),
         headers: headers(args.take_key("headers")),
         group: args.take_key("group").unwrap_or_default().to_owned(),
+        dedup_id: args.take_key("dedup").unwrap_or_default().to_owned(),
         ..Labels::default()
     };
     (labels != Labels::default()).then(|| labels.into())
@@ -1069,6 +1186,8 @@ fn settings(args: &mut ArgumentConsumer<'_>) -> Result<SettingsPatch> {
         group_concurrency: int(args, "group_concurrency")?.map(u32::try_from).transpose()?,
         group_weights: args.take_key("group_weights").map(weights).transpose()?,
         single_active_consumer: args.take_key("single_active").map(str::parse).transpose()?,
+        dedup_window: span(args, "dedup_window")?,
+        dedup_count_max: int(args, "dedup_max_ids")?.map(u32::try_from).transpose()?,
         ..SettingsPatch::default()
     })
 }

@@ -19,8 +19,8 @@ use quorate_core::command::{
 };
 use quorate_core::effect::Effect;
 use quorate_core::ids::{
-    ClientId, ConsumerId, ExchangeName, Incarnation, Millis, NodeId, QueueName, RequestId, SessionId,
-    Timestamp, Token,
+    ClientId, ConsumerId, ExchangeName, Incarnation, MessageId, Millis, NodeId, QueueName, RequestId,
+    SessionId, Timestamp, Token,
 };
 use quorate_core::outcome::{Outcome, Published, Rejection, Reply};
 use quorate_core::{Applied, Broker, Meta, invariants};
@@ -128,11 +128,10 @@ proptest! {
         for entry in log_of(&plan) {
             let applied = entry.apply(&mut broker);
             for (request, outcome) in entry.requests.iter().zip(&applied.outcomes) {
-                if let (Command::Publish(_), Ok(Reply::Published(Published { first, count, unroutable, .. }))) = (&request.command, outcome) {
+                if let (Command::Publish(_), Ok(Reply::Published(published))) = (&request.command, outcome) {
                     // A repeated request says again what was published earlier.
-                    if first.index == entry.meta.index {
-                        let taken = (0..*count).filter(|n| !unroutable.contains(n));
-                        live.extend(taken.map(|n| quorate_core::ids::MessageId { number: first.number + n, ..*first }));
+                    if published.first.index == entry.meta.index {
+                        live.extend(taken(published));
                     }
                 }
             }
@@ -163,6 +162,21 @@ proptest! {
         let longer = [Ok::<_, Infallible>(&bytes[..]), Ok(&[0])];
         prop_assert!(Broker::restore(longer.into_iter()).is_err());
     }
+}
+
+/// The messages of a publish that entered a queue.
+fn taken(published: &Published) -> impl Iterator<Item = MessageId> {
+    let Published { first, count, .. } = *published;
+    let gone = |place| {
+        let mut duplicates = published.duplicates.iter();
+        published.unroutable.contains(&place) || duplicates.any(|duplicate| duplicate.place == place)
+    };
+    (0..count)
+        .filter(move |place| !gone(*place))
+        .map(move |place| MessageId {
+            number: first.number + place,
+            ..first
+        })
 }
 
 // ------------------------------------------------------------------- comparing
@@ -229,13 +243,9 @@ fn compare_views(broker: &Broker, model: &Model) -> Result<(), TestCaseError> {
     }
     for exchange in &model.exchanges {
         let view = broker.exchange(&exchange.name).unwrap();
-        let counts = (view.received, view.unroutable);
-        prop_assert_eq!(
-            counts,
-            (exchange.received, exchange.unroutable),
-            "counts of {}",
-            exchange.name
-        );
+        let counts = (view.received, view.unroutable, view.duplicates);
+        let expected = (exchange.received, exchange.unroutable, exchange.duplicates);
+        prop_assert_eq!(counts, expected, "counts of {}", exchange.name);
         prop_assert_eq!(&view.bindings, &exchange.bindings);
     }
     prop_assert_eq!(broker.totals().exchanges, model.exchanges.len() as u64);
@@ -405,7 +415,10 @@ fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         3 => (queue(), patch()).prop_map(|(name, settings)| Command::DeclareQueue { name, settings }),
         2 => (queue(), patch()).prop_map(|(name, settings)| Command::UpdateQueue { name, settings }),
-        1 => queue().prop_map(|name| Command::PurgeQueue { name, states: PurgeStates::WAITING }),
+        1 => (queue(), any::<[bool; 3]>()).prop_map(|(name, [ready, delayed, dead])| Command::PurgeQueue {
+            name,
+            states: PurgeStates { ready, delayed, dead },
+        }),
         1 => (queue(), any::<bool>(), any::<bool>())
             .prop_map(|(name, if_empty, if_unused)| Command::DeleteQueue { name, if_empty, if_unused }),
         12 => (queue(), 0..5_u32, lease(), select(vec![0, 1_000, 5_000]), node()).prop_map(
@@ -480,9 +493,13 @@ fn routing() -> impl Strategy<Value = Vec<Command>> {
 }
 
 fn exchange_patch() -> impl Strategy<Value = ExchangeSettingsPatch> {
-    prop::option::weighted(0.3, prop::option::of(exchange())).prop_map(|alternate| ExchangeSettingsPatch {
-        alternate,
-        ..ExchangeSettingsPatch::default()
+    let alternate = prop::option::weighted(0.3, prop::option::of(exchange()));
+    (alternate, dedup_window(), dedup_count_max()).prop_map(|(alternate, dedup_window, dedup_count_max)| {
+        ExchangeSettingsPatch {
+            alternate,
+            dedup_window,
+            dedup_count_max,
+        }
     })
 }
 
@@ -521,12 +538,15 @@ fn labels() -> impl Strategy<Value = Option<Box<Labels>>> {
         prop::option::of(select(vec!["1", "2"])).prop_map(move |value| value.map(|value| (name, value)))
     };
     let group = select(vec!["", "g", "h", "i"]).prop_map(str::to_owned);
-    (key, header("h"), header("i"), group).prop_map(|(routing_key, h, i, group)| {
+    let dedup_id = prop_oneof![2 => Just(""), 1 => select(vec!["x", "y", "z"])].prop_map(str::to_owned);
+    let all = (key, header("h"), header("i"), group, dedup_id);
+    all.prop_map(|(routing_key, h, i, group, dedup_id)| {
         let headers = [h, i].into_iter().flatten();
         let labels = Labels {
             routing_key,
             group,
             headers: headers.map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
+            dedup_id,
             ..Labels::default()
         };
         (labels != Labels::default()).then(|| labels.into())
@@ -552,8 +572,11 @@ fn lease() -> impl Strategy<Value = Option<Millis>> {
 fn new_message() -> impl Strategy<Value = NewMessage> {
     let span = || prop_oneof![6 => Just(0), 1 => select(vec![1_u64, 1_000, 5_000])].prop_map(Millis);
     let priority = prop_oneof![3 => Just(0), 1 => 0..10_u8];
-    (span(), span(), priority, labels()).prop_map(|(delay, ttl, priority, labels)| NewMessage {
+    let deliver_at = prop_oneof![6 => Just(0), 1 => 1_000..3_000_u64].prop_map(Timestamp);
+    let all = (span(), deliver_at, span(), priority, labels());
+    all.prop_map(|(delay, deliver_at, ttl, priority, labels)| NewMessage {
         delay,
+        deliver_at,
         ttl,
         priority,
         labels,
@@ -571,6 +594,14 @@ fn verdict() -> impl Strategy<Value = Verdict> {
         2 => reason().prop_map(|reason| Verdict::DeadLetter { reason }),
         1 => lease().prop_map(|lease| Verdict::Extend { lease }),
     ]
+}
+
+fn dedup_window() -> impl Strategy<Value = Option<Millis>> {
+    prop::option::weighted(0.3, select(vec![0, 500, 5_000]).prop_map(Millis))
+}
+
+fn dedup_count_max() -> impl Strategy<Value = Option<u32>> {
+    prop::option::weighted(0.3, 1..4_u32)
 }
 
 fn patch() -> impl Strategy<Value = SettingsPatch> {
@@ -614,6 +645,7 @@ fn patch_of_bounds() -> impl Strategy<Value = SettingsPatch> {
         prop::option::weighted(0.3, select(vec![0, 1_000, 5_000]).prop_map(Millis)),
         prop::option::of(select(vec![0, 500]).prop_map(Millis)),
         prop::option::of(select(vec![0, 800, 60_000]).prop_map(Millis)),
+        (dedup_window(), dedup_count_max()),
     )
         .prop_map(
             |(
@@ -626,6 +658,7 @@ fn patch_of_bounds() -> impl Strategy<Value = SettingsPatch> {
                 message_ttl,
                 backoff_initial,
                 backoff_max,
+                (dedup_window, dedup_count_max),
             )| SettingsPatch {
                 lease,
                 deliveries_max,
@@ -636,6 +669,8 @@ fn patch_of_bounds() -> impl Strategy<Value = SettingsPatch> {
                 message_ttl,
                 backoff_initial,
                 backoff_max,
+                dedup_window,
+                dedup_count_max,
                 ..SettingsPatch::default()
             },
         )

@@ -19,7 +19,8 @@ pub(crate) use settings::{check_header_bytes, check_routing_key};
 
 use crate::broker::Broker;
 use crate::command::{Binding, Destination, ExchangeKind, ExchangeSettings, ExchangeSettingsPatch};
-use crate::ids::ExchangeName;
+use crate::dedup::Window;
+use crate::ids::{ExchangeName, Millis};
 use crate::limits;
 use crate::outcome::{Outcome, Rejection, Reply};
 
@@ -40,12 +41,14 @@ pub(crate) struct Exchanges {
     pub(crate) bindings: usize,
 }
 
-/// An exchange. `head` and `bindings` are its state.
+/// An exchange. `head`, `bindings` and `dedup` are its state.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) head: Head,
     /// Snapshots have the same set; it is copied before it changes.
     pub(crate) bindings: Arc<BTreeSet<Arc<Binding>>>,
+    /// What was published to it last.
+    pub(crate) dedup: Window,
     /// Index.
     pub(crate) router: Router,
 }
@@ -61,6 +64,8 @@ pub(crate) struct Head {
     pub(crate) received: u64,
     /// Those of them that none of its bindings fitted.
     pub(crate) unroutable: u64,
+    /// Those that were not taken because it knew their dedup ids.
+    pub(crate) duplicates: u64,
 }
 
 impl Exchange {
@@ -69,6 +74,7 @@ impl Exchange {
         Self {
             head,
             bindings: Arc::default(),
+            dedup: Window::default(),
             router,
         }
     }
@@ -169,16 +175,20 @@ impl Broker {
             settings,
             received: 0,
             unroutable: 0,
+            duplicates: 0,
         }));
         Ok(Reply::Created(true))
     }
 
     pub(crate) fn update_exchange(&mut self, name: &ExchangeName, patch: &ExchangeSettingsPatch) -> Outcome {
         let id = self.exchanges.id(name)?;
-        let head = &mut self.exchanges.held_mut(id).head;
-        let settings = head.settings.patched(patch);
+        let exchange = self.exchanges.held_mut(id);
+        let settings = exchange.head.settings.patched(patch);
         settings.check()?;
-        head.settings = settings;
+        if settings.dedup_window == Millis(0) {
+            exchange.dedup.clear();
+        }
+        exchange.head.settings = settings;
         Ok(Reply::Done)
     }
 

@@ -1,10 +1,11 @@
 //! Settings of an exchange: defaults, bounds, and how two of them differ.
 
 use crate::command::{Binding, ExchangeKind, ExchangeSettings, ExchangeSettingsPatch};
+use crate::dedup::Span;
 use crate::ids::Millis;
 use crate::limits;
 use crate::outcome::Rejection;
-use crate::queue::{check_span, differences, invalid};
+use crate::queue::{differences, invalid};
 
 impl Default for ExchangeSettings {
     fn default() -> Self {
@@ -48,12 +49,15 @@ impl ExchangeSettings {
 
     /// Every field is within its bounds.
     pub(crate) fn check(&self) -> Result<(), Rejection> {
-        check_span("dedup_window_ms", self.dedup_window)?;
-        if !(1..=limits::DEDUP_COUNT_MAX).contains(&self.dedup_count_max) {
-            let problem = format!("1 to {}, not {}", limits::DEDUP_COUNT_MAX, self.dedup_count_max);
-            return Err(invalid("dedup_max_ids", problem));
+        self.dedup().check()
+    }
+
+    /// How long dedup ids are known.
+    pub(crate) fn dedup(&self) -> Span {
+        Span {
+            time: self.dedup_window,
+            count_max: self.dedup_count_max,
         }
-        Ok(())
     }
 }
 

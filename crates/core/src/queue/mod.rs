@@ -24,14 +24,15 @@ pub(crate) use groups::{GroupHead, Groups};
 pub(crate) use lookup::Lookup;
 pub(crate) use order::{Order, Place};
 pub(crate) use pages::{Page, Pages};
-pub(crate) use record::{Holder, Lease, Record, State};
+pub(crate) use record::{Extra, Holder, Lease, Record, State};
 pub(crate) use settings::{check_group, check_lease, check_span, differences, invalid};
 
 use crate::command::{Overflow, Settings};
+use crate::dedup::Window;
 use crate::ids::{ClientId, ConsumerId, QueueId, QueueName, SessionId};
 use crate::outcome::Exit;
 
-/// A queue. `head`, `records` and the heads of groups are its state; the rest are indexes that are
+/// A queue. `head`, `records`, `dedup` and the heads of groups are its state; the rest are indexes that are
 /// rebuilt from the state of the broker.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -39,6 +40,8 @@ pub(crate) struct Queue {
     pub(crate) records: Pages<Record>,
     pub(crate) order: Order,
     pub(crate) groups: Groups,
+    /// What was published to it last.
+    pub(crate) dedup: Window,
     pub(crate) lookup: Lookup,
     pub(crate) tallies: Tallies,
     /// Who could take a message now, but for what a pause or a single active
@@ -82,6 +85,7 @@ pub(crate) struct Totals {
     pub(crate) deleted: u64,
     pub(crate) moved: u64,
     pub(crate) redelivered: u64,
+    pub(crate) duplicates: u64,
 }
 
 /// When it is somebody's turn to take a message; lower comes first.
@@ -123,6 +127,7 @@ impl Queue {
             records: Pages::default(),
             order: Order::default(),
             groups: Groups::default(),
+            dedup: Window::default(),
             lookup: Lookup::default(),
             tallies: Tallies::default(),
             takers: BTreeMap::new(),

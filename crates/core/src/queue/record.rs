@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::effect::{DeadLetter, DeadReason};
 use crate::event::LeasedBy;
-use crate::ids::{ConsumerId, MessageId, QueueId, SessionId, Timestamp};
+use crate::ids::{ConsumerId, ExchangeName, MessageId, QueueId, SessionId, Timestamp};
 
 /// One message in one queue. Persisted in snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +86,8 @@ pub(crate) struct Extra {
     pub(crate) arrived: Option<u64>,
     /// Shared with the index of them.
     pub(crate) dedup_id: Option<Arc<str>>,
+    /// The exchange that remembers this dedup id, if it was published to one.
+    pub(crate) exchange: Option<ExchangeName>,
     /// Of the first lease in this queue that ended in failure.
     pub(crate) first_error: String,
     pub(crate) last_error: String,

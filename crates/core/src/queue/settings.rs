@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::command::{Overflow, Settings, SettingsPatch};
+use crate::dedup::Span;
 use crate::ids::Millis;
 use crate::limits;
 use crate::outcome::Rejection;
@@ -114,7 +115,16 @@ impl Settings {
             let (max, is) = (limits::GROUP_CONCURRENCY_MAX, self.group_concurrency);
             return Err(invalid("group_concurrency", format!("1 to {max}, not {is}")));
         }
-        check_weights(&self.group_weights)
+        check_weights(&self.group_weights)?;
+        self.dedup().check()
+    }
+
+    /// How long dedup ids are known.
+    pub(crate) fn dedup(&self) -> Span {
+        Span {
+            time: self.dedup_window,
+            count_max: self.dedup_count_max,
+        }
     }
 }
 

@@ -5,9 +5,11 @@
 //! the bounds on sizes and numbers, and that one entry does a limited part of
 //! what is due: scripts and unit tests look at those.
 
+mod dedup;
 mod order;
 mod routing;
 
+use dedup::{Remembered, dedup_id};
 use order::{Turns, group};
 use quorate_core::command::{
     Command, Destination, NewMessage, Overflow, Publish, Request, Settings, SettingsPatch, Settlement,
@@ -18,7 +20,7 @@ use quorate_core::ids::{
     ClientId, ConsumerId, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId,
     Timestamp, Token,
 };
-use quorate_core::outcome::{Outcome, Published, Rejection, Reply, Settled};
+use quorate_core::outcome::{Exit, Outcome, Published, Rejection, Reply, Settled};
 use quorate_core::{Applied, QueueCounts, Repeated};
 
 const SESSION_GRACE: u64 = 10_000;
@@ -54,6 +56,7 @@ pub(crate) struct Queue {
     pub(crate) paused: bool,
     active: Option<(SessionId, ConsumerId)>,
     turns: Turns,
+    remembered: Vec<Remembered>,
     gone: QueueCounts,
 }
 
@@ -74,6 +77,7 @@ pub(crate) struct Message {
     last_error: String,
     dead_letter: Option<DeadLetter>,
     deaths: Vec<QueueId>,
+    dedup_id: String,
 }
 
 impl Message {
@@ -353,15 +357,23 @@ impl Model {
                 let q = self.queue(name)?;
                 let before = self.queues[q].settings.clone();
                 self.queues[q].settings = before.patched(settings);
+                if self.queues[q].settings.dedup_window.0 == 0 {
+                    self.queues[q].remembered.clear();
+                }
                 self.settings_changed(q, &before);
                 Ok(Reply::Done)
             }
-            Command::PurgeQueue { name, .. } => {
+            Command::PurgeQueue { name, states } => {
                 let queue = self.queues[self.queue(name)?].id;
-                let free = |m: &Message| matches!(m.state, State::Ready | State::Delayed(_));
+                let goes = |m: &Message| match m.state {
+                    State::Ready => states.ready,
+                    State::Delayed(_) => states.delayed,
+                    State::Leased { .. } => false,
+                    State::Dead => states.dead,
+                };
                 let mut count = 0;
-                while let Some(i) = self.messages.iter().position(|m| m.queue == queue && free(m)) {
-                    self.drop_message(i, |gone| gone.deleted += 1);
+                while let Some(i) = self.messages.iter().position(|m| m.queue == queue && goes(m)) {
+                    self.drop_message(i, Exit::Deleted);
                     count += 1;
                 }
                 Ok(Reply::Purged { count })
@@ -500,6 +512,7 @@ impl Model {
             paused: false,
             active: None,
             turns: Turns::default(),
+            remembered: Vec::new(),
             gone: QueueCounts::default(),
         });
         Ok(Reply::Declared { created: true })
@@ -551,7 +564,7 @@ impl Model {
             self.answer(client, sequence, Vec::new());
         }
         while let Some(i) = self.messages.iter().position(|m| m.queue == id) {
-            self.drop_message(i, |gone| gone.deleted += 1);
+            self.drop_message(i, Exit::Deleted);
         }
         self.queues.remove(q);
         self.unbind_all(&Destination::Queue(name.clone()));
@@ -563,7 +576,11 @@ impl Model {
         if messages.is_empty() {
             return Err(invalid());
         }
-        let routes = match &publish.target {
+        let exchange = match &publish.target {
+            Target::Queue(_) => None,
+            Target::Exchange { name, .. } => Some(name),
+        };
+        let mut routes = match &publish.target {
             Target::Queue(name) => vec![vec![self.queues[self.queue(name)?].id]; messages.len()],
             Target::Exchange { name, .. } => self.route_all(name, messages, false)?,
         };
@@ -587,6 +604,8 @@ impl Model {
                 routing_key: labels.map_or(String::new(), |labels| labels.routing_key.clone()),
             });
         }
+        let deduplicated = self.deduplicate(exchange, messages, first, &mut routes);
+        let duplicates = deduplicated.duplicates.clone();
         let mut queues: Vec<QueueId> = routes.iter().flatten().copied().collect();
         queues.sort();
         queues.dedup();
@@ -605,6 +624,7 @@ impl Model {
         if let Target::Exchange { name, .. } = &publish.target {
             self.route_all(name, messages, true)?;
         }
+        self.take_note(deduplicated);
         self.promised = needs.clone();
         for (id, count, sum) in needs {
             self.make_room(id, count, sum, &[]);
@@ -620,7 +640,7 @@ impl Model {
             },
             count: messages.len() as u32,
             unroutable,
-            duplicates: Vec::new(),
+            duplicates,
         }))
     }
 
@@ -656,6 +676,7 @@ impl Model {
                 last_error: String::new(),
                 dead_letter: None,
                 deaths: Vec::new(),
+                dedup_id: dedup_id(message).to_owned(),
             },
         );
     }
@@ -709,7 +730,7 @@ impl Model {
                 Some(i) if full && settings.dead_letter_queue.is_some() => {
                     self.dead_letter(i, DeadReason::DroppedByLimit, &chain);
                 }
-                Some(i) if full => self.drop_message(i, |gone| gone.dropped += 1),
+                Some(i) if full => self.drop_message(i, Exit::Dropped),
                 _ => return,
             }
         }
@@ -749,7 +770,7 @@ impl Model {
             .dead_letter_queue
         {
             Some(_) => self.dead_letter(i, DeadReason::Expired, &[]),
-            None => self.drop_message(i, |gone| gone.expired += 1),
+            None => self.drop_message(i, Exit::Expired),
         }
     }
 
@@ -773,6 +794,7 @@ impl Model {
         };
         self.messages.remove(i);
         self.leave_group(message.queue, &message.group);
+        self.remember_exit(&message, Exit::DeadLettered);
         self.queues[q].gone.dead_lettered += 1;
         let origin = self.queues[q].name.clone();
         self.make_room(target, 1, u64::from(message.bytes), making_room);
@@ -803,11 +825,20 @@ impl Model {
         );
     }
 
-    fn drop_message(&mut self, i: usize, count: fn(&mut QueueCounts)) {
+    fn drop_message(&mut self, i: usize, exit: Exit) {
         let message = self.messages.remove(i);
         self.leave_group(message.queue, &message.group);
+        self.remember_exit(&message, exit);
         let q = self.by_id(message.queue);
-        count(&mut self.queues[q].gone);
+        let gone = &mut self.queues[q].gone;
+        match exit {
+            Exit::Acked => gone.acked += 1,
+            Exit::Expired => gone.expired += 1,
+            Exit::DeadLettered => gone.dead_lettered += 1,
+            Exit::Dropped => gone.dropped += 1,
+            Exit::Deleted => gone.deleted += 1,
+            Exit::Moved => gone.moved += 1,
+        }
         if !self.messages.iter().any(|other| other.id == message.id) {
             self.effects.push(Effect::ContentDropped { id: message.id });
         }
@@ -1026,7 +1057,7 @@ impl Model {
             .ok_or(Rejection::StaleLease)?;
         let mut leased_until = None;
         match &settlement.verdict {
-            Verdict::Ack => self.drop_message(i, |gone| gone.acked += 1),
+            Verdict::Ack => self.drop_message(i, Exit::Acked),
             Verdict::Nack { delay, reason } => self.fail(i, reason, *delay),
             Verdict::Release => self.put_back(i, 0),
             Verdict::DeadLetter { reason } => {

@@ -8,13 +8,16 @@ use quorate_core::ids::{ExchangeName, QueueId, QueueName};
 use quorate_core::outcome::{Outcome, Rejection, Reply};
 
 use super::Model;
+use super::dedup::Remembered;
 
 pub(crate) struct Exchange {
     pub(crate) name: ExchangeName,
     kind: ExchangeKind,
-    settings: ExchangeSettings,
+    pub(super) settings: ExchangeSettings,
     pub(crate) received: u64,
     pub(crate) unroutable: u64,
+    pub(crate) duplicates: u64,
+    pub(super) remembered: Vec<Remembered>,
     pub(crate) bindings: Vec<Binding>,
 }
 
@@ -41,6 +44,8 @@ impl Model {
             settings: ExchangeSettings::default().patched(patch),
             received: 0,
             unroutable: 0,
+            duplicates: 0,
+            remembered: Vec::new(),
             bindings: Vec::new(),
         });
         Ok(Reply::Created(true))
@@ -49,6 +54,9 @@ impl Model {
     pub(super) fn update_exchange(&mut self, name: &ExchangeName, patch: &ExchangeSettingsPatch) -> Outcome {
         let e = self.exchange(name)?;
         self.exchanges[e].settings = self.exchanges[e].settings.patched(patch);
+        if self.exchanges[e].settings.dedup_window.0 == 0 {
+            self.exchanges[e].remembered.clear();
+        }
         Ok(Reply::Done)
     }
 

@@ -1,0 +1,197 @@
+//! The dedup ids that came last: so many of them, and for so long.
+//!
+//! What is known of an id follows from the settings. What is too old is cleared
+//! away a little with each id that comes, so that no publish pays for a window
+//! that has aged as a whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{MessageId, Millis, QueueId, Timestamp};
+use crate::limits::DEDUP_COUNT_MAX;
+use crate::outcome::{Exit, MessageState, Rejection};
+use crate::queue::{Page, Pages, Record, check_span, invalid};
+
+/// The dedup ids that came last. `remembered` is its state.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    /// In the order in which they came, without gaps but at the front.
+    remembered: Pages<Remembered>,
+    /// The next one gets this number. Follows from the last one.
+    next: u64,
+    /// Index: the last of each id.
+    by_id: BTreeMap<Arc<str>, u64>,
+}
+
+/// A message of which a second is not taken. Persisted in snapshots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Remembered {
+    dedup_id: Arc<str>,
+    at: Timestamp,
+    pub(crate) first: MessageId,
+    /// The queue that took it; of several the one of the lowest id.
+    pub(crate) queue: QueueId,
+    /// How it left that queue last, if it did.
+    pub(crate) exit: Option<Exit>,
+}
+
+/// How long a window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Zero: it knows nothing.
+    pub(crate) time: Millis,
+    pub(crate) count_max: u32,
+}
+
+/// The dedup ids that plans are going to bring into one window.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    by_id: BTreeMap<Arc<str>, Drafted>,
+    pub(crate) count: u64,
+}
+
+#[derive(Debug)]
+struct Drafted {
+    number: u64,
+    known: Known,
+}
+
+/// The first message of an id that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) first: MessageId,
+    pub(crate) state: MessageState,
+    /// Where it is that.
+    pub(crate) queue: QueueId,
+}
+
+/// Of what is remembered too long, at most so much is cleared away for one that
+/// comes. More than one, so that a window whose settings were lowered shrinks.
+const CLEARED_MAX: usize = 4;
+
+impl Window {
+    /// What is remembered of an id, when so many more will have come.
+    pub(crate) fn get(&self, dedup_id: &str, span: Span, now: Timestamp, more: u64) -> Option<&Remembered> {
+        let number = *self.by_id.get(dedup_id)?;
+        let last = number + u64::from(span.count_max) >= self.next + more;
+        let found = self.remembered.get(number)?;
+        (last && now < found.at.after(span.time)).then_some(found)
+    }
+
+    /// An id comes, unless the window has no length.
+    pub(crate) fn remember(&mut self, remembered: Remembered, span: Span) {
+        if span.time == Millis(0) {
+            return;
+        }
+        let now = remembered.at;
+        let dedup_id = Arc::clone(&remembered.dedup_id);
+        self.remembered.insert(self.next, remembered);
+        self.by_id.insert(dedup_id, self.next);
+        self.next += 1;
+        let mut cleared = 0;
+        while cleared < CLEARED_MAX && self.clear_oldest(span, now) {
+            cleared += 1;
+        }
+    }
+
+    /// Forgets the oldest if it is not known any more.
+    fn clear_oldest(&mut self, span: Span, now: Timestamp) -> bool {
+        let Some((number, oldest)) = self.remembered.iter().next() else {
+            return false;
+        };
+        let many = number + u64::from(span.count_max) < self.next;
+        if !many && now < oldest.at.after(span.time) {
+            return false;
+        }
+        let oldest = self.remembered.remove(number).expect("it was seen just now");
+        if self.by_id.get(&oldest.dedup_id) == Some(&number) {
+            self.by_id.remove(&oldest.dedup_id);
+        }
+        true
+    }
+
+    /// A message left a queue.
+    pub(crate) fn left(&mut self, queue: QueueId, record: &Record, exit: Exit) {
+        let number = record.dedup_id().and_then(|id| self.by_id.get(id));
+        let found = number.and_then(|number| self.remembered.get_mut(*number));
+        if let Some(found) = found
+            && (found.first, found.queue) == (record.id, queue)
+        {
+            found.exit = Some(exit);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Its state, for a snapshot.
+    pub(crate) fn remembered(&self) -> &Pages<Remembered> {
+        &self.remembered
+    }
+
+    /// Takes a page as it was written; false if it is malformed, or not the
+    /// next one.
+    pub(crate) fn restore(&mut self, number: u64, page: Page<Remembered>) -> bool {
+        if !self.remembered.restore(number, page) {
+            return false;
+        }
+        for (number, remembered) in self.remembered.iter_from(self.next) {
+            self.by_id.insert(Arc::clone(&remembered.dedup_id), number);
+            self.next = number + 1;
+        }
+        true
+    }
+
+    /// Its index says what it remembers.
+    pub(crate) fn is_consistent(&self) -> bool {
+        let by_id = self.remembered.iter();
+        let by_id: BTreeMap<_, _> = by_id
+            .map(|(number, remembered)| (Arc::clone(&remembered.dedup_id), number))
+            .collect();
+        let last = self.remembered.iter().last();
+        by_id == self.by_id && self.next == last.map_or(0, |(number, _)| number + 1)
+    }
+}
+
+impl Span {
+    /// It is within its bounds.
+    pub(crate) fn check(self) -> Result<(), Rejection> {
+        check_span("dedup_window_ms", self.time)?;
+        if !(1..=DEDUP_COUNT_MAX).contains(&self.count_max) {
+            let problem = format!("1 to {DEDUP_COUNT_MAX}, not {}", self.count_max);
+            return Err(invalid("dedup_max_ids", problem));
+        }
+        Ok(())
+    }
+}
+
+impl Remembered {
+    /// A message that enters a queue.
+    pub(crate) fn new(dedup_id: Arc<str>, first: MessageId, queue: QueueId, at: Timestamp) -> Self {
+        Self {
+            dedup_id,
+            at,
+            first,
+            queue,
+            exit: None,
+        }
+    }
+}
+
+impl Draft {
+    /// An id comes into the window, as far as this draft goes.
+    pub(crate) fn note(&mut self, dedup_id: &str, known: Known) {
+        let number = self.count;
+        self.by_id.insert(dedup_id.into(), Drafted { number, known });
+        self.count += 1;
+    }
+
+    pub(crate) fn get(&self, dedup_id: &str, span: Span) -> Option<Known> {
+        let drafted = self.by_id.get(dedup_id)?;
+        let last = drafted.number + u64::from(span.count_max) >= self.count;
+        last.then_some(drafted.known)
+    }
+}
