@@ -161,7 +161,10 @@ impl Broker {
         copies: &[u32],
         displacing: &mut Displacing,
     ) {
-        let more = places.clone().map(|place| plan.tally(place)).sum();
+        let more: Tally = places.clone().map(|place| plan.tally(place)).sum();
+        if more.count == 0 {
+            return;
+        }
         self.make_room(queue, more, displacing);
         displacing.redeem(queue, more);
         for place in places {
@@ -254,12 +257,12 @@ fn check_labels(labels: &Labels) -> Result<(), Rejection> {
 }
 
 impl Plan<'_> {
-    /// What will enter each queue, in the order of their ids.
+    /// What will enter each queue that anything enters, in the order of their ids.
     pub(crate) fn needs(&self) -> impl Iterator<Item = (QueueId, Tally)> + '_ {
         let (one, many) = match &self.routes {
             Routes::One(queue) => {
-                let tally = self.taken().map(|place| self.tally(place)).sum();
-                (Some((*queue, tally)), &[][..])
+                let tally: Tally = self.taken().map(|place| self.tally(place)).sum();
+                ((tally.count > 0).then_some((*queue, tally)), &[][..])
             }
             Routes::Many(routes) => (None, &routes[..]),
         };
