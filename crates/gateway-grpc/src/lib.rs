@@ -11,6 +11,7 @@
 //! | `queues`, `exchanges` | declare, change, delete, look |
 //! | `messages` | publish, lease, settle, transact |
 //! | `operate` | browse, get, operate, redrive |
+//! | `trace` | what happened to a message |
 //! | `publish_stream` | a long-lived publisher with many requests in flight |
 //! | `consume` | a push consumer: its session, deliveries, credit, settlements |
 //! | `cluster` | status and membership |
@@ -29,6 +30,7 @@ mod operate;
 mod publish_stream;
 mod queues;
 mod service;
+mod trace;
 
 use std::future::Future;
 use std::time::Duration;

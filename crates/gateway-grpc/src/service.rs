@@ -7,7 +7,7 @@ use quorate_node::{Broker, BrokerError};
 use quorate_proto::v1;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{consume, error, exchanges, messages, operate, publish_stream, queues};
+use crate::{consume, error, exchanges, messages, operate, publish_stream, queues, trace};
 
 pub(crate) struct Service {
     pub(crate) broker: Broker,
@@ -160,8 +160,8 @@ impl v1::broker_server::Broker for Service {
         Ok(Response::new(Box::pin(stream)))
     }
 
-    async fn trace(&self, _: Request<v1::TraceRequest>) -> Answer<v1::TraceResponse> {
-        Err(Status::unimplemented("this node keeps no journal"))
+    async fn trace(&self, request: Request<v1::TraceRequest>) -> Answer<v1::TraceResponse> {
+        answer(trace::trace(&self.broker, request.into_inner())).await
     }
 }
 

@@ -22,6 +22,9 @@ use crate::exit::Fatal;
 use crate::span::Span;
 use crate::telemetry::LogFormat;
 
+/// Below, so few chunks are kept that most of what is asked for is gone.
+const JOURNAL_BYTES_MIN: u64 = 1 << 20;
+
 /// Arguments of `quorate serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
@@ -164,6 +167,23 @@ pub(crate) struct Settings {
         value_name = "SIZE"
     )]
     log_keep_bytes: Option<Size>,
+    /// Most bytes of the journal, in which `trace` looks: 0, which is none, or at
+    /// least 1MiB; the oldest goes first [default: 256MiB]
+    #[arg(
+        long,
+        env = "QUORATE_JOURNAL_BYTES",
+        hide_env_values = true,
+        value_name = "SIZE"
+    )]
+    journal_bytes: Option<Size>,
+    /// What happened longer ago goes from the journal [default: 7days]
+    #[arg(
+        long,
+        env = "QUORATE_JOURNAL_AGE",
+        hide_env_values = true,
+        value_name = "DURATION"
+    )]
+    journal_age: Option<Span>,
 
     /// After SIGTERM, time for handing over and letting calls finish [default: 20s]
     #[arg(
@@ -286,6 +306,8 @@ impl Settings {
             node_down_after: self.node_down_after.or(other.node_down_after),
             snapshot_log_bytes: self.snapshot_log_bytes.or(other.snapshot_log_bytes),
             log_keep_bytes: self.log_keep_bytes.or(other.log_keep_bytes),
+            journal_bytes: self.journal_bytes.or(other.journal_bytes),
+            journal_age: self.journal_age.or(other.journal_age),
             drain_timeout: self.drain_timeout.or(other.drain_timeout),
             ready_file: self.ready_file.or(other.ready_file),
             log: self.log.or(other.log),
@@ -315,6 +337,8 @@ impl Settings {
             node_down_after: Some(Span(node.node_down_after)),
             snapshot_log_bytes: Some(Size(node.snapshot_log_bytes)),
             log_keep_bytes: Some(Size(node.log_keep_bytes)),
+            journal_bytes: Some(Size(node.journal_bytes)),
+            journal_age: Some(Span(node.journal_age)),
             drain_timeout: Some(Span(Duration::from_secs(20))),
             ready_file: None,
             log: Some(std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned())),
@@ -407,6 +431,11 @@ impl Config {
             return refuse("election-timeout-max", "must be larger than election-timeout-min");
         }
 
+        let journal_bytes = known(settings.journal_bytes, "journal-bytes")?.0;
+        if (1..JOURNAL_BYTES_MIN).contains(&journal_bytes) {
+            return refuse("journal-bytes", "must be 0, for none, or at least 1MiB");
+        }
+
         let node = quorate_node::Config {
             name: known(settings.name.clone(), "name")?,
             data_dir: known(settings.data.clone(), "data")?,
@@ -422,6 +451,8 @@ impl Config {
             election_timeout_max,
             snapshot_log_bytes: known(settings.snapshot_log_bytes, "snapshot-log-bytes")?.0,
             log_keep_bytes: known(settings.log_keep_bytes, "log-keep-bytes")?.0,
+            journal_bytes,
+            journal_age: known(settings.journal_age, "journal-age")?.0,
             node_down_after: known(settings.node_down_after, "node-down-after")?.0,
             ..quorate_node::Config::default()
         };
@@ -622,6 +653,7 @@ mod tests {
             ),
             ("bind = \"0.0.0.0\"\npeer-port = 0", "peer-port: "),
             ("advertise-client = \"here\"", "advertise-client: "),
+            ("journal-bytes = \"64KiB\"", "journal-bytes: "),
         ] {
             let problem = problem(text);
             assert!(problem.starts_with(expected), "{text}: {problem}");

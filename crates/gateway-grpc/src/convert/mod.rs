@@ -6,6 +6,7 @@ mod explain;
 mod leasing;
 mod publish;
 mod queues;
+mod trace;
 
 use quorate_node::BrokerError;
 use quorate_node::broker::Position;
@@ -21,6 +22,7 @@ pub(crate) use self::explain::explanation;
 pub(crate) use self::leasing::{delivery, settled, settled_result, settlements};
 pub(crate) use self::publish::{publish, published};
 pub(crate) use self::queues::{purge_states, queue_info, settings_patch};
+pub(crate) use self::trace::{trace_of, traced};
 use crate::error::invalid;
 
 /// Items on one page of a listing.
