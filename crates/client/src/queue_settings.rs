@@ -11,7 +11,7 @@ use crate::message::millis;
 ///
 /// In a declare, an unset field means the default for a new queue and "whatever
 /// it is" for an existing one. In an update, an unset field is left as it is.
-/// What [`Client::describe_queue`] returns has all of them set.
+/// What [`Client::describe_queue`](crate::Client::describe_queue) returns has all of them set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueSettings {
     /// Lease of a delivery whose consumer asks for none: 100 ms to 12 h;
