@@ -214,11 +214,7 @@ impl Broker {
     /// Enters a record into the indexes that follow from it.
     pub(crate) fn index_record(&mut self, id: QueueId, position: u64) {
         let queue = self.queues.get_mut(&id).expect("the caller saw it");
-        let record = queue.records.get(position).expect("the caller saw it");
-        let tally = queue.tallies.of_mut(&record.state);
-        *tally = tally.plus(Tally::of(record));
-        queue.enlist(position);
-        let record = queue.records.get(position).expect("the caller saw it");
+        let record = queue.enlist(position);
         if let Some(at) = record.due() {
             self.deadlines.insert(at, Due::Message { queue: id, position });
         }
@@ -238,22 +234,17 @@ impl Broker {
 
     fn unindex_record(&mut self, id: QueueId, position: u64) {
         let queue = self.queues.get_mut(&id).expect("the caller saw it");
-        queue.strike(position);
-        let record = queue.records.get(position).expect("the caller saw it");
-        let tally = queue.tallies.of_mut(&record.state);
-        *tally = tally.minus(Tally::of(record));
-        // What kept others of its group waiting may be this.
-        if record.group != 0 {
+        let is_single_active = queue.head.settings.single_active_consumer;
+        let record = queue.strike(position);
+        // What keeps others of its group waiting, or the next single active
+        // consumer, may be this.
+        if record.group != 0 || is_single_active {
             self.touched.insert(id);
         }
         if let Some(at) = record.due() {
             self.deadlines.remove(at, Due::Message { queue: id, position });
         }
         if let State::Leased(Lease { holder, .. }) = record.state {
-            // What keeps the next single active consumer waiting may be this.
-            if queue.head.settings.single_active_consumer {
-                self.touched.insert(id);
-            }
             if let Holder::Consumer { session, consumer } = holder {
                 self.let_go(session, consumer, id, position);
             }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_core::batch::{self, Batch, BatchError};
 use quorate_core::command::{
-    Command, NewMessage, Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Verdict,
+    Command, Labels, NewMessage, Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Verdict,
 };
 use quorate_core::ids::{
     ClientId, ConsumerId, Incarnation, Millis, NodeId, QueueId, QueueName, RequestId, SessionId, Timestamp,
@@ -336,10 +336,42 @@ fn history() -> Vec<Bytes> {
         name: "w".to_owned(),
         priority: 0,
     };
+    let consume_alone = |n: u32| Command::Consume {
+        session,
+        consumer: ConsumerId(10 + n),
+        queue: name("single"),
+        credit: 1,
+        lease: None,
+        name: format!("single-{n}"),
+        priority: -1,
+    };
+    let grouped = |queue: &str, group: &str| {
+        let labels = Labels {
+            group: group.to_owned(),
+            ..Labels::default()
+        };
+        let message = NewMessage {
+            priority: 4,
+            labels: Some(labels.into()),
+            ..NewMessage::default()
+        };
+        Command::Publish(Publish::to_queue(name(queue), vec![message]))
+    };
+    let pause = |queue: &str, paused| Command::PauseQueue {
+        name: name(queue),
+        paused,
+    };
+    let single = SettingsPatch {
+        single_active_consumer: Some(true),
+        priority_ageing: Some(Millis(60_000)),
+        group_weights: Some([("order-2".to_owned(), 7)].into()),
+        ..SettingsPatch::default()
+    };
     let first = vec![
         declare("failed", SettingsPatch::default()),
         declare("jobs", target),
         declare("pushed", SettingsPatch::default()),
+        declare("single", single),
         Command::AttachSession {
             session,
             node,
@@ -351,6 +383,12 @@ fn history() -> Vec<Bytes> {
         publish("jobs", 0, 0),
         publish("jobs", 60_000, 0),
         publish("jobs", 0, 600_000),
+        consume_alone(1),
+        consume_alone(2),
+        pause("single", true),
+        grouped("single", "order-1"),
+        grouped("single", "order-1"),
+        grouped("single", "order-2"),
     ];
     let then = vec![
         lease("jobs", 0),
@@ -380,6 +418,8 @@ fn history() -> Vec<Bytes> {
             name: name("missing"),
             states: PurgeStates::WAITING,
         },
+        pause("single", false),
+        pause("pushed", true),
     ];
     let request = |(command, n): (Command, u64)| Request {
         id: Some(RequestId {
@@ -389,7 +429,7 @@ fn history() -> Vec<Bytes> {
         }),
         command,
     };
-    let contents = vec![Bytes::from_static(b"content"); 5];
+    let contents = vec![Bytes::from_static(b"content"); 8];
     let first: Vec<Request> = first
         .into_iter()
         .map(|command| Request { id: None, command })

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Head, Queue, Record, State};
+use super::{Head, Queue, Record, State, Tally};
 use crate::command::Settings;
 use crate::ids::{Millis, Timestamp};
 use crate::limits::PRIORITY_MAX;
@@ -91,21 +91,27 @@ impl Order {
 
 impl Queue {
     /// Enters a record into the books of its state.
-    pub(crate) fn enlist(&mut self, position: u64) {
+    pub(crate) fn enlist(&mut self, position: u64) -> &Record {
         let record = self.records.get(position).expect("the caller saw it");
+        let tally = self.tallies.of_mut(&record.state);
+        *tally = tally.plus(Tally::of(record));
         self.order.enlist(position, record, &self.head);
         if record.group != 0 {
             self.groups.enlist(position, record, &self.head);
         }
+        record
     }
 
     /// Takes a record out of the books of its state.
-    pub(crate) fn strike(&mut self, position: u64) {
+    pub(crate) fn strike(&mut self, position: u64) -> &Record {
         let record = self.records.get(position).expect("the caller saw it");
+        let tally = self.tallies.of_mut(&record.state);
+        *tally = tally.minus(Tally::of(record));
         self.order.strike(position, record, &self.head);
         if record.group != 0 {
             self.groups.strike(position, record, &self.head);
         }
+        record
     }
 
     /// Takes new settings; the order is theirs from now on.
