@@ -1,6 +1,6 @@
 //! What can be typed.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use quorate_load::bench::BenchArgs;
 use quorate_test_cluster::Cluster;
 
@@ -32,6 +32,44 @@ pub(crate) enum Command {
     Operator(quorate_cli::Command),
 }
 
+impl Cli {
+    /// What was typed. Help, and what makes no sense, end the program here.
+    pub(crate) fn from_command_line() -> Self {
+        let matches = grouped(Self::command()).get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// Commands of this crate, by what they are for.
+const NODE_COMMANDS: (&str, &[&str]) = ("Run nodes", &["serve", "dev", "demo", "bench"]);
+
+/// The program with a help that shows commands by what they are for.
+fn grouped(program: clap::Command) -> clap::Command {
+    let width = program
+        .get_subcommands()
+        .map(|command| command.get_name().len())
+        .max();
+    let width = width.unwrap_or(0);
+    let (header, literal) = (
+        *program.get_styles().get_header(),
+        *program.get_styles().get_literal(),
+    );
+    let mut commands = String::new();
+    for (heading, names) in [NODE_COMMANDS].iter().chain(&quorate_cli::COMMAND_GROUPS) {
+        commands.push_str(&format!("{header}{heading}:{header:#}\n"));
+        for name in *names {
+            let about = program.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            commands.push_str(&format!("  {literal}{name:width$}{literal:#}  {about}\n"));
+        }
+        commands.push('\n');
+    }
+    program.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{commands}{header}Options:{header:#}\n{{options}}\n\n\
+         `quorate COMMAND --help` has options and examples of a command.\n"
+    ))
+}
+
 /// `bench`: on the cluster that is named, or on one of its own.
 pub(crate) async fn bench(args: BenchArgs) -> Result<(), Fatal> {
     let kept = if args.endpoint.is_empty() {
@@ -56,4 +94,27 @@ pub(crate) async fn bench(args: BenchArgs) -> Result<(), Fatal> {
 /// The binary that the nodes of `dev`, `demo` and `bench` run.
 pub(crate) fn this_program() -> Result<std::path::PathBuf, Fatal> {
     std::env::current_exe().map_err(|error| Fatal::new(Exit::Failed, format!("find this program: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_the_help_under_what_it_is_for() {
+        let program = Cli::command();
+        let groups = [NODE_COMMANDS].into_iter().chain(quorate_cli::COMMAND_GROUPS);
+        let mut grouped_names: Vec<_> = groups.flat_map(|(_, names)| names).copied().collect();
+        let mut names: Vec<_> = program.get_subcommands().map(clap::Command::get_name).collect();
+        grouped_names.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(grouped_names, names);
+
+        let help = grouped(program.clone()).render_help().to_string();
+        let line = "  trace        Where is my message? What happened to it, and when";
+        let heading = help.find("\nLook and operate:\n").expect("there is a heading");
+        let place = help.find(line).expect("there is a line for each command");
+        let next = help.find("\nCluster:\n").expect("there is a heading");
+        assert!(heading < place && place < next, "{help}");
+    }
 }

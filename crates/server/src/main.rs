@@ -9,7 +9,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use quorate_node::Node;
 use tracing::info;
 
@@ -34,7 +33,7 @@ use signals::Signals;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match Cli::parse().command {
+    match Cli::from_command_line().command {
         Command::Serve(args) => exit::report(serve(*args).await),
         Command::Dev(args) => exit::report(dev::run(args).await),
         Command::Demo(args) => exit::report(demo::run(args).await),
