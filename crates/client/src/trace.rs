@@ -34,6 +34,8 @@ pub struct Trace {
     /// Log indexes of which no node that answered has the journal, from the
     /// first that one of them reaches to the last.
     pub gaps: Vec<JournalGap>,
+    /// There is more than the nodes say at once, or could find in time.
+    pub truncated: bool,
     /// The nodes that answered.
     pub nodes: Vec<TracedNode>,
     /// The nodes that did not, by the address at which they were asked.
@@ -47,7 +49,7 @@ pub struct TracedNode {
     pub address: String,
     /// The node.
     pub node_id: u64,
-    /// First log index of its journal.
+    /// First log index of its journal; 0 if it has none.
     pub begins_at_index: u64,
     /// Cluster time of that entry, milliseconds since the Unix epoch.
     pub begins_at_ms: u64,
@@ -90,10 +92,15 @@ pub struct TraceEvent {
     pub session: Option<u64>,
     /// Of a lease by a consumer: its number in the session.
     pub consumer: Option<u32>,
+    /// Of a lease by a consumer: the name it gave itself.
+    pub consumer_name: Option<String>,
     /// Of a lease by a consumer: the node it is connected to.
     pub node_id: Option<u64>,
     /// Of a lease that was pulled: who did.
     pub client: Option<u64>,
+    /// Of a first lease in a queue: milliseconds since the publish; of an ack:
+    /// since the lease.
+    pub took_ms: Option<u64>,
     /// Why it died or left, if there is a reason.
     pub reason: Option<String>,
     /// What the holder said.
@@ -210,6 +217,9 @@ impl Told {
 
     /// Spans of log indexes that its journal has, in order, ends included.
     fn has(&self) -> Vec<(u64, u64)> {
+        if self.answer.begins_at_index == 0 {
+            return Vec::new();
+        }
         let mut gaps: Vec<_> = self.answer.gaps.iter().map(|gap| (gap.from, gap.to)).collect();
         gaps.sort_unstable();
         let mut has = Vec::new();
@@ -231,7 +241,9 @@ fn merge(told: Vec<Told>, failed: Vec<(String, Error)>) -> Trace {
     let gaps = gaps(told.iter().flat_map(Told::has).collect());
     let mut events = BTreeMap::new();
     let mut nodes = Vec::new();
+    let mut truncated = false;
     for Told { address, answer } in told {
+        truncated |= answer.truncated;
         nodes.push(TracedNode {
             address,
             node_id: answer.node_id,
@@ -247,6 +259,7 @@ fn merge(told: Vec<Told>, failed: Vec<(String, Error)>) -> Trace {
     Trace {
         events: events.into_values().collect(),
         gaps,
+        truncated,
         nodes,
         failed,
     }
@@ -334,8 +347,10 @@ impl From<v1::TraceEvent> for TraceEvent {
             fence: nonzero(wire.fence),
             session: nonzero(wire.session),
             consumer: pushed.then_some(wire.consumer),
+            consumer_name: given(wire.consumer_name),
             node_id: nonzero(wire.node_id),
             client: nonzero(wire.client),
+            took_ms: wire.took_ms,
             reason: given(wire.reason),
             error: given(wire.error),
             queues: wire.queues,
@@ -373,6 +388,13 @@ mod tests {
         assert_eq!(merged_gaps(vec![told(10, 90, &[(20, 40)])]), [(20, 40)]);
         let both = || vec![told(10, 90, &[(20, 40), (60, 70)]), told(30, 80, &[(65, 80)])];
         assert_eq!(merged_gaps(both()), [(20, 29), (65, 70)]);
+        let mut without = both();
+        without.push(told(0, 0, &[]));
+        assert_eq!(
+            merged_gaps(without),
+            [(20, 29), (65, 70)],
+            "a node without a journal has no part in it"
+        );
         let mut three = both();
         three.push(told(15, 100, &[]));
         assert_eq!(merged_gaps(three), []);
