@@ -91,6 +91,9 @@ pub struct Broker {
     pub(crate) repeated: Vec<Repeated>,
     /// Of the entry under way, as effects.
     pub(crate) events: Vec<Event>,
+    /// Messages that dead-letter exchanges brought into several queues in the
+    /// entry under way.
+    pub(crate) copies: usize,
     /// Queues in which something may be assigned; empty between commands.
     pub(crate) touched: BTreeSet<QueueId>,
 }
@@ -122,6 +125,7 @@ impl Broker {
         );
         self.index = meta.index;
         self.now = self.now.max(meta.at);
+        self.copies = 0;
         self.process_due();
 
         let mut outcomes = Vec::with_capacity(requests.len());
@@ -301,6 +305,7 @@ impl Broker {
                 Some(Due::Message { queue, position }) => self.message_due(queue, position),
                 Some(Due::Waiter { client, sequence }) => self.answer(client, sequence, Vec::new()),
                 Some(Due::Orphan { session }) => self.end_session(session),
+                Some(Due::Backlog { queue }) => self.retry_backlog(queue),
                 None if self.requests.next_deadline().is_some_and(|at| at <= self.now) => {
                     for (client, sequence) in self.requests.forget_longest_silent() {
                         self.remove_waiter(client, sequence);

@@ -233,7 +233,7 @@ impl Broker {
             State::Ready => (None, None, None),
             State::Delayed { until } => (Some(until), None, None),
             State::Leased(lease) => (None, Some(self.lease_view(lease)), None),
-            State::Dead { reason, at } => (None, None, Some((reason, at))),
+            State::Dead { reason, at, .. } => (None, None, Some((reason, at))),
         };
         let extra = record.extra.as_deref();
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
@@ -255,7 +255,7 @@ impl Broker {
             first_error: text(extra.map(|extra| &*extra.first_error)),
             last_error: text(extra.map(|extra| &*extra.last_error)),
             dead,
-            backlog: false,
+            backlog: matches!(record.state, State::Dead { backlog: true, .. }),
             dead_letter: record.dead_letter().cloned(),
             redrive: None,
         }

@@ -13,6 +13,8 @@ pub(crate) enum Due {
     Waiter { client: ClientId, sequence: u64 },
     /// Nobody came back for a session.
     Orphan { session: SessionId },
+    /// Dead letters of a queue may find room in their target.
+    Backlog { queue: QueueId },
 }
 
 /// An index: rebuilt on restore, equal to what was there before.

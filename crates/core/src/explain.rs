@@ -19,6 +19,7 @@ impl Broker {
             queue.groups_busy(),
             queue.not_due(),
             queue.all_leased(),
+            queue.waiting_letters(),
             queue.refuses_all().then_some(Obstacle::Full),
         ];
         Some(obstacles.into_iter().flatten().collect())
@@ -72,6 +73,11 @@ impl Broker {
 impl Queue {
     fn is_idle(&self) -> bool {
         self.tallies.live().count == 0
+    }
+
+    fn waiting_letters(&self) -> Option<Obstacle> {
+        let messages = self.backlog.len() as u64;
+        (messages > 0).then_some(Obstacle::DeadLetterBacklog { messages })
     }
 
     fn groups_busy(&self) -> Option<Obstacle> {

@@ -67,6 +67,7 @@ impl Broker {
             queue.lookup.remove(position, record);
             queue.dedup.left(id, record, Exit::Deleted);
             self.exchanges.message_left(id, record, Exit::Deleted);
+            queue.backlog.remove(&position);
             if let State::Leased(Lease {
                 holder: Holder::Consumer { session, consumer },
                 ..
@@ -87,6 +88,7 @@ impl Broker {
             };
             self.graves.queue.push_back(Grave { head, records: grave });
         }
+        self.follow_backlog(id);
         for (session, consumer, position) in held {
             self.let_go(session, consumer, id, position);
         }

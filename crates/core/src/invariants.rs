@@ -187,6 +187,22 @@ impl Checker<'_> {
                 queue.tallies
             )
         });
+        let backlog = queue
+            .records
+            .iter()
+            .filter(|(_, record)| matches!(record.state, State::Dead { backlog: true, .. }));
+        self.ensure(
+            backlog
+                .map(|(position, _)| position)
+                .eq(queue.backlog.iter().copied()),
+            || format!("queue {name}: its backlog is not that of the dead set"),
+        );
+        self.ensure(queue.head.retry.is_some() != queue.backlog.is_empty(), || {
+            format!("queue {name}: a backlog is not tried again, or one that is none is")
+        });
+        if let Some(retry) = queue.head.retry {
+            self.deadlines.push((retry.at, Due::Backlog { queue: id }));
+        }
         let totals = queue.head.totals;
         self.ensure(totals.published == tallies.all().count + totals.left(), || {
             format!("queue {name}: {totals:?} do not explain {tallies:?}")

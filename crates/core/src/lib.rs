@@ -99,6 +99,7 @@ mod broker;
 pub mod browse;
 pub mod command;
 mod contents;
+mod dead_letter;
 mod deadlines;
 mod dedup;
 pub mod effect;

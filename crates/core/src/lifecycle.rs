@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use crate::broker::Broker;
 use crate::deadlines::Due;
-use crate::effect::{DeadLetter, DeadReason};
+use crate::effect::DeadReason;
 use crate::event::{Change, Returned};
-use crate::ids::{Millis, QueueId, QueueName, Timestamp};
-use crate::limits::{DEATHS_MAX, DISPLACEMENTS_MAX};
+use crate::ids::{Millis, QueueId, Timestamp};
 use crate::outcome::Exit;
-use crate::queue::{Holder, Lease, Queue, Record, State, Tally, backoff};
+use crate::queue::{Holder, Lease, Queue, Record, State, backoff};
 use crate::room::Displacing;
 
 impl Broker {
@@ -66,81 +65,11 @@ impl Broker {
 
     /// A message's life is over.
     pub(crate) fn expire(&mut self, queue: QueueId, position: u64) {
-        if self.held(queue).head.settings.dead_letter_queue.is_some() {
+        if self.held(queue).head.settings.sends_dead_letters() {
             self.dead_letter(queue, position, DeadReason::Expired, &mut Displacing::default());
         } else {
             self.remove(queue, position, Exit::Expired);
         }
-    }
-
-    /// Moves a message to the dead-letter queue, or into the dead set of its
-    /// own if there is none that can take it. `displacing` says for what it makes
-    /// room, if it does.
-    pub(crate) fn dead_letter(
-        &mut self,
-        queue: QueueId,
-        position: u64,
-        reason: DeadReason,
-        displacing: &mut Displacing,
-    ) {
-        let Some(target) = self.dead_letter_target(queue, position, displacing) else {
-            let at = self.now;
-            self.change(queue, position, |record| {
-                record.state = State::Dead { reason, at }
-            });
-            let record = self.record(queue, position);
-            let error = record.last_error().to_owned();
-            self.tell(queue, record.id, Change::Died { reason, error });
-            return;
-        };
-        let left = Change::Left {
-            exit: Exit::DeadLettered,
-            reason: Some(reason),
-            to: vec![self.held(target).head.name.clone()],
-            held: None,
-        };
-        let group = self.group_name(queue, position);
-        let mut record = self.leave(queue, position, Exit::DeadLettered, left);
-        let from = self.held(queue).head.name.clone();
-        self.make_room(target, Tally::of(&record), displacing);
-
-        let attempts = u32::from(record.failures);
-        let at = self.now;
-        let last_error = record.last_error().to_owned();
-        let index = self.index;
-        let extra = record.extra_mut();
-        extra.arrived = Some(index);
-        extra.dead_letter = Some(DeadLetter {
-            origin: from.clone(),
-            origin_id: queue,
-            reason,
-            attempts,
-            first_error: std::mem::take(&mut extra.first_error),
-            last_error,
-            at,
-        });
-        extra.deaths.push(queue);
-        record.failures = 0;
-        record.grants = 0;
-        record.expires_at = self.life_end(target, self.now, Millis(0));
-        record.state = State::Ready;
-        let exit = Exit::DeadLettered;
-        self.tell(target, record.id, Change::Arrived { from, exit });
-        self.insert(target, record, &group);
-    }
-
-    /// The queue that takes a message as a dead letter: it is set, it exists,
-    /// it has room, and the message does not run in a circle.
-    fn dead_letter_target(&self, queue: QueueId, position: u64, displacing: &Displacing) -> Option<QueueId> {
-        let record = self.record(queue, position);
-        let name: &QueueName = self.held(queue).head.settings.dead_letter_queue.as_ref()?;
-        let target = *self.names.get(name)?;
-        let circular = target == queue || record.died_in(target) || displacing.queues.contains(&target);
-        let weary = record.deaths() >= DEATHS_MAX || displacing.queues.len() >= DISPLACEMENTS_MAX;
-        let promised = displacing.promised.get(&target).copied().unwrap_or_default();
-        let more = Tally::of(record).plus(promised);
-        let full = self.held(target).limit_against(more, Tally::default()).is_some();
-        (!circular && !weary && !full).then_some(target)
     }
 
     /// When a life ends that begins at a time, in a queue.
@@ -228,6 +157,10 @@ impl Broker {
             }) => {
                 self.hold(session, consumer, id, position);
             }
+            State::Dead { backlog: true, .. } => {
+                queue.backlog.insert(position);
+                self.follow_backlog(id);
+            }
             State::Leased(_) | State::Delayed { .. } | State::Dead { .. } => {}
         }
     }
@@ -244,7 +177,10 @@ impl Broker {
         if let Some(at) = record.due() {
             self.deadlines.remove(at, Due::Message { queue: id, position });
         }
-        if let State::Leased(Lease { holder, .. }) = record.state {
+        if let State::Dead { backlog: true, .. } = record.state {
+            queue.backlog.remove(&position);
+            self.follow_backlog(id);
+        } else if let State::Leased(Lease { holder, .. }) = record.state {
             if let Holder::Consumer { session, consumer } = holder {
                 self.let_go(session, consumer, id, position);
             }

@@ -7,12 +7,14 @@
 //! can be planned together before any of them is done.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::broker::Broker;
 use crate::command::{Labels, NewMessage, Publish, Target};
+use crate::dead_letter::Address;
 use crate::dedup::Sightings;
 use crate::event::Change;
-use crate::exchange::{ExchangeId, Flow, Routed, check_header_bytes, check_routing_key};
+use crate::exchange::{ExchangeId, Flow, NO_HEADERS, Routed, check_header_bytes, check_routing_key};
 use crate::ids::{ExchangeName, MessageId, QueueId, Timestamp};
 use crate::limits;
 use crate::outcome::{Duplicate, Outcome, Published, Rejection, Reply};
@@ -49,8 +51,14 @@ enum Routes {
     Many(Vec<(QueueId, u32)>),
 }
 
-/// Of a message without labels.
-static NO_HEADERS: BTreeMap<String, String> = BTreeMap::new();
+/// What the copies of one message have in common.
+#[derive(Default)]
+struct Copies {
+    /// How many there are of each message; empty if there is one of each.
+    counts: Vec<u32>,
+    /// Of those that are kept.
+    addresses: BTreeMap<u32, Arc<Address>>,
+}
 
 impl Broker {
     /// `first` is the number of the first message's content in the entry.
@@ -137,12 +145,14 @@ impl Broker {
     /// plan among others, if there are others.
     pub(crate) fn carry_out(&mut self, plan: &Plan<'_>, displacing: &mut Displacing) -> Published {
         match &plan.routes {
-            Routes::One(queue) => self.enter(plan, *queue, plan.taken(), &[], displacing),
+            Routes::One(queue) => {
+                self.enter(plan, *queue, plan.taken(), &mut Copies::default(), displacing);
+            }
             Routes::Many(routes) => {
-                let copies = plan.copies();
+                let mut copies = Copies::of(plan, routes);
                 for routes in by_queue(routes) {
                     let places = routes.iter().map(|(_, place)| *place);
-                    self.enter(plan, routes[0].0, places, &copies, displacing);
+                    self.enter(plan, routes[0].0, places, &mut copies, displacing);
                 }
             }
         }
@@ -151,14 +161,13 @@ impl Broker {
         plan.published(self.index)
     }
 
-    /// Messages enter a queue by a publish. `copies` says to how many queues each
-    /// message of the plan goes, if any goes to more than one.
+    /// Messages enter a queue by a publish.
     fn enter(
         &mut self,
         plan: &Plan<'_>,
         queue: QueueId,
         places: impl Iterator<Item = u32> + Clone,
-        copies: &[u32],
+        copies: &mut Copies,
         displacing: &mut Displacing,
     ) {
         let more: Tally = places.clone().map(|place| plan.tally(place)).sum();
@@ -167,9 +176,13 @@ impl Broker {
         }
         self.make_room(queue, more, displacing);
         displacing.redeem(queue, more);
+        let addressed = self.held(queue).head.settings.dead_letter_exchange.is_some();
         for place in places {
             let mut record = self.new_record(queue, plan, place);
-            if copies.get(place as usize).is_some_and(|copies| *copies > 1) {
+            if addressed && let Some(address) = copies.address(plan, place) {
+                record.extra_mut().address = Some(address);
+            }
+            if copies.is_shared(place) {
                 record.shared = true;
                 self.shared.count(&record);
             }
@@ -301,17 +314,6 @@ impl Plan<'_> {
         }
     }
 
-    /// To how many queues each message goes.
-    fn copies(&self) -> Vec<u32> {
-        let mut copies = vec![0; self.messages.len()];
-        if let Routes::Many(routes) = &self.routes {
-            for (_, place) in routes {
-                copies[*place as usize] += 1;
-            }
-        }
-        copies
-    }
-
     pub(crate) fn id(&self, index: u64, place: u32) -> MessageId {
         MessageId {
             index,
@@ -348,6 +350,37 @@ impl Plan<'_> {
             unroutable: self.unroutable.clone(),
             duplicates: self.duplicates.clone(),
         }
+    }
+}
+
+impl Copies {
+    fn of(plan: &Plan<'_>, routes: &[(QueueId, u32)]) -> Self {
+        let mut counts = vec![0; plan.messages.len()];
+        for (_, place) in routes {
+            counts[*place as usize] += 1;
+        }
+        let addresses = BTreeMap::new();
+        Self { counts, addresses }
+    }
+
+    fn is_shared(&self, place: u32) -> bool {
+        self.counts.get(place as usize).is_some_and(|count| *count > 1)
+    }
+
+    /// How exchanges would find the message once more; None if its queue says it all.
+    fn address(&mut self, plan: &Plan<'_>, place: u32) -> Option<Arc<Address>> {
+        let labels = plan.messages[place as usize].labels.as_deref();
+        let (key, headers) =
+            labels.map_or(("", &NO_HEADERS), |labels| (&labels.routing_key, &labels.headers));
+        if plan.exchange.is_none() && key.is_empty() && headers.is_empty() {
+            return None;
+        }
+        let address_of = || Address {
+            routing_key: (plan.exchange.is_some() || !key.is_empty()).then(|| key.to_owned()),
+            headers: headers.clone(),
+        };
+        let address = self.addresses.entry(place);
+        Some(address.or_insert_with(|| Arc::new(address_of())).clone())
     }
 }
 

@@ -47,6 +47,7 @@ impl Broker {
             active: None,
             virtual_time: 0,
             ungrouped_pass: 0,
+            retry: None,
         };
         self.names.insert(name.clone(), id);
         self.queues.insert(id, Queue::new(head));
@@ -68,6 +69,7 @@ impl Broker {
             self.single_active_changed(id);
         }
         self.touched.insert(id);
+        self.hurry_backlog(id);
         Ok(Reply::Done)
     }
 

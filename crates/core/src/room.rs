@@ -39,6 +39,12 @@ pub(crate) struct Displacing {
 }
 
 impl Displacing {
+    /// This will come.
+    pub(crate) fn promise(&mut self, queue: QueueId, tally: Tally) {
+        let promised = self.promised.entry(queue).or_default();
+        *promised = promised.plus(tally);
+    }
+
     /// What was promised comes now.
     pub(crate) fn redeem(&mut self, queue: QueueId, tally: Tally) {
         if let Some(promised) = self.promised.get_mut(&queue) {
@@ -73,7 +79,7 @@ impl Broker {
             let Some(position) = self.held(queue).first_droppable() else {
                 break;
             };
-            if self.held(queue).head.settings.dead_letter_queue.is_some() {
+            if self.held(queue).head.settings.sends_dead_letters() {
                 self.dead_letter(queue, position, DeadReason::DroppedByLimit, displacing);
             } else {
                 self.remove(queue, position, Exit::Dropped);

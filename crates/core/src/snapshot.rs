@@ -698,6 +698,9 @@ fn build_indexes(broker: &mut Broker) {
         }
     }
     for id in broker.queues.keys().copied().collect::<Vec<_>>() {
+        if let Some(retry) = broker.held(id).head.retry {
+            broker.deadlines.insert(retry.at, Due::Backlog { queue: id });
+        }
         // The handles are shared for a moment: indexing changes no record.
         let records = broker.held(id).records.clone();
         broker.held_mut(id).count_groups();

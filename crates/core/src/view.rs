@@ -49,6 +49,8 @@ pub struct QueueCounts {
     pub leased: u64,
     /// Messages in the queue's dead set.
     pub dead: u64,
+    /// Those of them that wait for their dead-letter target.
+    pub dead_letter_backlog: u64,
     /// Bytes of the messages in those four states.
     pub bytes: u64,
     /// Consumers, whether or not they can take a message now.
@@ -163,7 +165,10 @@ impl Broker {
     #[must_use]
     pub fn demand(&self, name: &QueueName) -> Option<Demand> {
         let takers = &self.held(*self.names.get(name)?).takers;
-        let leases = takers.values().filter(|taker| matches!(taker, Taker::Waiter(..))).count() as u64;
+        let leases = takers
+            .values()
+            .filter(|taker| matches!(taker, Taker::Waiter(..)))
+            .count() as u64;
         Some(Demand {
             consumers: takers.len() as u64 - leases,
             leases,
@@ -303,6 +308,7 @@ impl Queue {
             delayed: self.tallies.delayed.count,
             leased: self.tallies.leased.count,
             dead: self.tallies.dead.count,
+            dead_letter_backlog: self.backlog.len() as u64,
             bytes: self.tallies.all().bytes,
             consumers: self.consumers.len() as u64,
             published: totals.published,
@@ -325,6 +331,7 @@ impl QueueCounts {
         self.delayed += other.delayed;
         self.leased += other.leased;
         self.dead += other.dead;
+        self.dead_letter_backlog += other.dead_letter_backlog;
         self.bytes += other.bytes;
         self.consumers += other.consumers;
         self.published += other.published;

@@ -11,7 +11,7 @@
 //!
 //! | Command | |
 //! |---|---|
-//! | `declare`, `update` QUEUE [setting=…] | `lease max_deliveries dead_letter_queue max_length max_bytes overflow ttl backoff backoff_max ageing group_concurrency group_weights single_active dedup_window dedup_max_ids` |
+//! | `declare`, `update` QUEUE [setting=…] | `lease max_deliveries dead_letter_queue dead_letter_exchange dead_letter_routing_key max_length max_bytes overflow ttl backoff backoff_max ageing group_concurrency group_weights single_active dedup_window dedup_max_ids` |
 //! | `pause`, `resume` QUEUE | |
 //! | `purge` QUEUE [states=ready,delayed,dead], `delete` QUEUE [if_empty] [if_unused] | |
 //! | `publish` QUEUE LABEL… [delay= at= ttl= bytes= priority= group= dedup=] | or `count=` instead of labels |
@@ -542,6 +542,7 @@ impl Script {
                     ("delayed", c.delayed),
                     ("leased", c.leased),
                     ("dead", c.dead),
+                    ("backlog", c.dead_letter_backlog),
                     ("bytes", c.bytes),
                     ("consumers", c.consumers),
                     ("published", c.published),
@@ -1170,6 +1171,16 @@ fn settings(args: &mut ArgumentConsumer<'_>) -> Result<SettingsPatch> {
             None => None,
             Some("none") => Some(None),
             Some(name) => Some(Some(QueueName::new(name)?)),
+        },
+        dead_letter_exchange: match args.take_key("dead_letter_exchange") {
+            None => None,
+            Some("none") => Some(None),
+            Some(name) => Some(Some(ExchangeName::new(name)?)),
+        },
+        dead_letter_routing_key: match args.take_key("dead_letter_routing_key") {
+            None => None,
+            Some("none") => Some(None),
+            Some(key) => Some(Some(key.to_owned())),
         },
         length_max: int(args, "max_length")?,
         bytes_max: int(args, "max_bytes")?,

@@ -604,6 +604,23 @@ fn dedup_count_max() -> impl Strategy<Value = Option<u32>> {
     prop::option::weighted(0.3, 1..4_u32)
 }
 
+/// Where dead letters go.
+fn letters() -> impl Strategy<Value = SettingsPatch> {
+    let key = prop::option::weighted(0.3, prop::option::of(Just("a".to_owned())));
+    prop_oneof![
+        3 => prop::option::of(prop::option::of(queue())).prop_map(|dead_letter_queue| SettingsPatch {
+            dead_letter_queue,
+            ..SettingsPatch::default()
+        }),
+        3 => (prop::option::of(exchange()), key).prop_map(|(exchange, dead_letter_routing_key)| SettingsPatch {
+            dead_letter_queue: Some(None),
+            dead_letter_exchange: Some(exchange),
+            dead_letter_routing_key,
+            ..SettingsPatch::default()
+        }),
+    ]
+}
+
 fn patch() -> impl Strategy<Value = SettingsPatch> {
     (patch_of_bounds(), patch_of_order()).prop_map(|(bounds, order)| SettingsPatch {
         priority_ageing: order.priority_ageing,
@@ -638,7 +655,7 @@ fn patch_of_bounds() -> impl Strategy<Value = SettingsPatch> {
     (
         prop::option::of(select(vec![1_000, 30_000]).prop_map(Millis)),
         prop::option::of(0..3_u32),
-        prop::option::of(prop::option::of(queue())),
+        letters(),
         prop::option::weighted(0.3, select(vec![0_u64, 1, 3, 8])),
         prop::option::weighted(0.2, select(vec![0_u64, 60, 120])),
         prop::option::of(select(vec![Overflow::Reject, Overflow::DropHead])),
@@ -651,7 +668,7 @@ fn patch_of_bounds() -> impl Strategy<Value = SettingsPatch> {
             |(
                 lease,
                 deliveries_max,
-                dead_letter_queue,
+                letters,
                 length_max,
                 bytes_max,
                 overflow,
@@ -662,7 +679,6 @@ fn patch_of_bounds() -> impl Strategy<Value = SettingsPatch> {
             )| SettingsPatch {
                 lease,
                 deliveries_max,
-                dead_letter_queue,
                 length_max,
                 bytes_max,
                 overflow,
@@ -671,7 +687,7 @@ fn patch_of_bounds() -> impl Strategy<Value = SettingsPatch> {
                 backoff_max,
                 dedup_window,
                 dedup_count_max,
-                ..SettingsPatch::default()
+                ..letters
             },
         )
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use route::{Flow, Routed};
+pub(crate) use route::{Flow, NO_HEADERS, Routed};
 pub(crate) use router::{Node, Router};
 pub(crate) use settings::{check_header_bytes, check_routing_key};
 

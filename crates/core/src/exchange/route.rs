@@ -6,6 +6,9 @@ use super::{ExchangeId, Node};
 use crate::broker::Broker;
 use crate::ids::QueueId;
 
+/// Of a message without labels.
+pub(crate) static NO_HEADERS: BTreeMap<String, String> = BTreeMap::new();
+
 /// Messages that came through one exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flow {

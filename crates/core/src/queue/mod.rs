@@ -28,6 +28,7 @@ pub(crate) use record::{Extra, Holder, Lease, Record, State};
 pub(crate) use settings::{check_group, check_lease, check_span, differences, invalid};
 
 use crate::command::{Overflow, Settings};
+use crate::dead_letter::Retry;
 use crate::dedup::Window;
 use crate::ids::{ClientId, ConsumerId, QueueId, QueueName, SessionId};
 use crate::outcome::Exit;
@@ -43,6 +44,8 @@ pub(crate) struct Queue {
     /// What was published to it last.
     pub(crate) dedup: Window,
     pub(crate) lookup: Lookup,
+    /// Positions of the dead letters that wait for their target.
+    pub(crate) backlog: BTreeSet<u64>,
     pub(crate) tallies: Tallies,
     /// Who could take a message now, but for what a pause or a single active
     /// consumer forbids, in order of service.
@@ -72,6 +75,8 @@ pub(crate) struct Head {
     pub(crate) virtual_time: u64,
     /// Virtual time of the next turn of messages without a group.
     pub(crate) ungrouped_pass: u64,
+    /// When its backlog of dead letters is tried again, if it has one.
+    pub(crate) retry: Option<Retry>,
 }
 
 /// What entered and left since the queue was declared.
@@ -129,6 +134,7 @@ impl Queue {
             groups: Groups::default(),
             dedup: Window::default(),
             lookup: Lookup::default(),
+            backlog: BTreeSet::new(),
             tallies: Tallies::default(),
             takers: BTreeMap::new(),
             consumers: BTreeSet::new(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::dead_letter::Address;
 use crate::effect::{DeadLetter, DeadReason};
 use crate::event::LeasedBy;
 use crate::ids::{ConsumerId, ExchangeName, MessageId, QueueId, SessionId, Timestamp};
@@ -43,6 +44,8 @@ pub(crate) enum State {
     Dead {
         reason: DeadReason,
         at: Timestamp,
+        /// It waits for its dead-letter target to take it.
+        backlog: bool,
     },
 }
 
@@ -88,6 +91,8 @@ pub(crate) struct Extra {
     pub(crate) dedup_id: Option<Arc<str>>,
     /// The exchange that remembers this dedup id, if it was published to one.
     pub(crate) exchange: Option<ExchangeName>,
+    /// Kept if its queue had a dead-letter exchange when it was published.
+    pub(crate) address: Option<Arc<Address>>,
     /// Of the first lease in this queue that ended in failure.
     pub(crate) first_error: String,
     pub(crate) last_error: String,
@@ -158,6 +163,10 @@ impl Record {
 
     pub(crate) fn dedup_id(&self) -> Option<&Arc<str>> {
         self.extra.as_ref()?.dedup_id.as_ref()
+    }
+
+    pub(crate) fn address(&self) -> Option<&Arc<Address>> {
+        self.extra.as_ref()?.address.as_ref()
     }
 
     pub(crate) fn dead_letter(&self) -> Option<&DeadLetter> {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::command::{Overflow, Settings, SettingsPatch};
 use crate::dedup::Span;
+use crate::exchange::check_routing_key;
 use crate::ids::Millis;
 use crate::limits;
 use crate::outcome::Rejection;
@@ -100,12 +101,24 @@ impl Settings {
         ]
     }
 
+    /// Dead letters leave the queue, if they can.
+    pub(crate) fn sends_dead_letters(&self) -> bool {
+        self.dead_letter_queue.is_some() || self.dead_letter_exchange.is_some()
+    }
+
     /// Every field is within its bounds.
     pub(crate) fn check(&self) -> Result<(), Rejection> {
         check_lease("lease_ms", Some(self.lease))?;
         if self.deliveries_max > limits::DELIVERIES_MAX {
             let problem = format!("0 to {}, not {}", limits::DELIVERIES_MAX, self.deliveries_max);
             return Err(invalid("max_deliveries", problem));
+        }
+        if self.dead_letter_queue.is_some() && self.dead_letter_exchange.is_some() {
+            let problem = "not together with dead_letter_queue".to_owned();
+            return Err(invalid("dead_letter_exchange", problem));
+        }
+        if let Some(key) = &self.dead_letter_routing_key {
+            check_routing_key("dead_letter_routing_key", key)?;
         }
         check_span("message_ttl_ms", self.message_ttl)?;
         check_span("backoff_initial_ms", self.backoff_initial)?;

@@ -189,7 +189,7 @@ impl Model {
             Some(State::Ready) => MessageState::Ready,
             Some(State::Delayed(_)) => MessageState::Delayed,
             Some(State::Leased { .. }) => MessageState::Leased,
-            Some(State::Dead) => MessageState::Dead,
+            Some(State::Dead { .. }) => MessageState::Dead,
             None => remembered.state,
         }
     }

@@ -5,9 +5,12 @@
 //! the bounds on sizes and numbers, and that one entry does a limited part of
 //! what is due: scripts and unit tests look at those.
 
+mod dead_letter;
 mod dedup;
 mod order;
 mod routing;
+
+use std::collections::BTreeMap;
 
 use dedup::{Remembered, dedup_id};
 use order::{Turns, group};
@@ -39,6 +42,8 @@ pub(crate) struct Model {
     pub(crate) messages: Vec<Message>,
     /// Messages and bytes that the publish under way is about to enter.
     promised: Vec<(QueueId, u64, u64)>,
+    /// Dead letters that have left their queue and are still to enter another.
+    under_way: Vec<MessageId>,
     pub(crate) sessions: Vec<Session>,
     consumers: Vec<Consumer>,
     waiters: Vec<Waiter>,
@@ -58,6 +63,7 @@ pub(crate) struct Queue {
     turns: Turns,
     remembered: Vec<Remembered>,
     gone: QueueCounts,
+    retry: Option<dead_letter::Retry>,
 }
 
 #[derive(Clone)]
@@ -78,6 +84,8 @@ pub(crate) struct Message {
     dead_letter: Option<DeadLetter>,
     deaths: Vec<QueueId>,
     dedup_id: String,
+    /// Routing key and headers, if an exchange may want to know.
+    address: Option<(Option<String>, BTreeMap<String, String>)>,
 }
 
 impl Message {
@@ -99,7 +107,10 @@ enum State {
         until: u64,
         holder: Option<(SessionId, ConsumerId)>,
     },
-    Dead,
+    Dead {
+        reason: DeadReason,
+        backlog: bool,
+    },
 }
 
 pub(crate) struct Session {
@@ -155,6 +166,7 @@ enum Due {
     Message(QueueId, u64),
     Waiter(ClientId, u64),
     Orphan(SessionId),
+    Backlog(QueueId),
 }
 
 impl Model {
@@ -214,7 +226,10 @@ impl Model {
                 State::Ready => counts.ready += 1,
                 State::Delayed(_) => counts.delayed += 1,
                 State::Leased { .. } => counts.leased += 1,
-                State::Dead => counts.dead += 1,
+                State::Dead { backlog, .. } => {
+                    counts.dead += 1;
+                    counts.dead_letter_backlog += u64::from(backlog);
+                }
             }
             counts.bytes += u64::from(message.bytes);
         }
@@ -241,7 +256,7 @@ impl Model {
                 State::Ready => message.expires_at,
                 State::Delayed(until) => until.min(message.expires_at),
                 State::Leased { until, .. } => until,
-                State::Dead => u64::MAX,
+                State::Dead { .. } => u64::MAX,
             };
             if at != u64::MAX {
                 deadlines.push((at, Due::Message(message.queue, message.position)));
@@ -256,6 +271,11 @@ impl Model {
         for session in &self.sessions {
             if let Some(at) = session.orphaned_until {
                 deadlines.push((at, Due::Orphan(session.id)));
+            }
+        }
+        for queue in &self.queues {
+            if let Some(retry) = queue.retry {
+                deadlines.push((retry.at, Due::Backlog(queue.id)));
             }
         }
         deadlines
@@ -283,6 +303,7 @@ impl Model {
             }
             Due::Waiter(client, sequence) => self.answer(client, sequence, Vec::new()),
             Due::Orphan(session) => self.end_session(session),
+            Due::Backlog(queue) => self.retry(queue),
         }
     }
 
@@ -356,11 +377,12 @@ impl Model {
             Command::UpdateQueue { name, settings } => {
                 let q = self.queue(name)?;
                 let before = self.queues[q].settings.clone();
-                self.queues[q].settings = before.patched(settings);
+                self.queues[q].settings = checked(before.patched(settings))?;
                 if self.queues[q].settings.dedup_window.0 == 0 {
                     self.queues[q].remembered.clear();
                 }
                 self.settings_changed(q, &before);
+                self.set_retry(self.queues[q].id, self.now, 0, 0);
                 Ok(Reply::Done)
             }
             Command::PurgeQueue { name, states } => {
@@ -369,7 +391,7 @@ impl Model {
                     State::Ready => states.ready,
                     State::Delayed(_) => states.delayed,
                     State::Leased { .. } => false,
-                    State::Dead => states.dead,
+                    State::Dead { .. } => states.dead,
                 };
                 let mut count = 0;
                 while let Some(i) = self.messages.iter().position(|m| m.queue == queue && goes(m)) {
@@ -507,13 +529,14 @@ impl Model {
         self.queues.push(Queue {
             name: name.clone(),
             id: QueueId(self.index * 65_536 + ordinal as u64),
-            settings: Settings::default().patched(patch),
+            settings: checked(Settings::default().patched(patch))?,
             entered: 0,
             paused: false,
             active: None,
             turns: Turns::default(),
             remembered: Vec::new(),
             gone: QueueCounts::default(),
+            retry: None,
         });
         Ok(Reply::Declared { created: true })
     }
@@ -630,7 +653,7 @@ impl Model {
             self.make_room(id, count, sum, &[]);
             self.promised.retain(|(promised, ..)| *promised != id);
             for n in places.clone().filter(|n| routes[*n].contains(&id)) {
-                self.enter_new(id, &messages[n], first + n, bytes[n]);
+                self.enter_new(id, publish, n, first, bytes[n]);
             }
         }
         Ok(Reply::Published(Published {
@@ -644,11 +667,10 @@ impl Model {
         }))
     }
 
-    fn enter_new(&mut self, queue: QueueId, message: &NewMessage, number: usize, bytes: u32) {
-        let ttls = [
-            message.ttl.0,
-            self.queues[self.by_id(queue)].settings.message_ttl.0,
-        ];
+    fn enter_new(&mut self, queue: QueueId, publish: &Publish, n: usize, first: usize, bytes: u32) {
+        let message = &publish.messages[n];
+        let settings = &self.queues[self.by_id(queue)].settings;
+        let ttls = [message.ttl.0, settings.message_ttl.0];
         let ttl = ttls.into_iter().filter(|ttl| *ttl > 0).min();
         let due = message.deliver_at.0.max(self.now + message.delay.0);
         self.enter(
@@ -658,7 +680,7 @@ impl Model {
                 position: 0,
                 id: MessageId {
                     index: self.index,
-                    number: number as u32,
+                    number: (first + n) as u32,
                 },
                 bytes,
                 priority: message.priority,
@@ -677,6 +699,7 @@ impl Model {
                 dead_letter: None,
                 deaths: Vec::new(),
                 dedup_id: dedup_id(message).to_owned(),
+                address: address(publish, message, settings),
             },
         );
     }
@@ -697,7 +720,7 @@ impl Model {
         let stays = |m: &&Message| match m.state {
             State::Ready => settings.overflow == Overflow::Reject,
             State::Delayed(_) | State::Leased { .. } => true,
-            State::Dead => false,
+            State::Dead { .. } => false,
         };
         let held: Vec<&Message> = self
             .messages
@@ -720,14 +743,14 @@ impl Model {
             let live = self
                 .messages
                 .iter()
-                .filter(|m| m.queue == queue && m.state != State::Dead);
+                .filter(|m| m.queue == queue && !matches!(m.state, State::Dead { .. }));
             let held = live.clone().count() as u64;
             let held_bytes: u64 = live.map(|m| u64::from(m.bytes)).sum();
             let full = (settings.length_max > 0 && held + count > settings.length_max)
                 || (settings.bytes_max > 0 && held_bytes + bytes > settings.bytes_max);
             let head = self.first_droppable(queue);
             match head {
-                Some(i) if full && settings.dead_letter_queue.is_some() => {
+                Some(i) if full && self.sends_dead_letters(queue) => {
                     self.dead_letter(i, DeadReason::DroppedByLimit, &chain);
                 }
                 Some(i) if full => self.drop_message(i, Exit::Dropped),
@@ -765,64 +788,11 @@ impl Model {
     }
 
     fn expire(&mut self, i: usize) {
-        match self.queues[self.by_id(self.messages[i].queue)]
-            .settings
-            .dead_letter_queue
-        {
-            Some(_) => self.dead_letter(i, DeadReason::Expired, &[]),
-            None => self.drop_message(i, Exit::Expired),
+        if self.sends_dead_letters(self.messages[i].queue) {
+            self.dead_letter(i, DeadReason::Expired, &[]);
+        } else {
+            self.drop_message(i, Exit::Expired);
         }
-    }
-
-    fn dead_letter(&mut self, i: usize, reason: DeadReason, making_room: &[QueueId]) {
-        let message = self.messages[i].clone();
-        let q = self.by_id(message.queue);
-        let name = self.queues[q].settings.dead_letter_queue.clone();
-        let target = name.and_then(|name| self.queues.iter().find(|queue| queue.name == name));
-        let target = target.map(|queue| queue.id).filter(|target| {
-            let circular =
-                *target == message.queue || message.deaths.contains(target) || making_room.contains(target);
-            !circular && {
-                let promised = self.promised.iter().find(|(promised, ..)| promised == target);
-                let (_, count, bytes) = promised.copied().unwrap_or((*target, 0, 0));
-                self.fits(*target, 1 + count, u64::from(message.bytes) + bytes)
-            }
-        });
-        let Some(target) = target else {
-            self.messages[i].state = State::Dead;
-            return;
-        };
-        self.messages.remove(i);
-        self.leave_group(message.queue, &message.group);
-        self.remember_exit(&message, Exit::DeadLettered);
-        self.queues[q].gone.dead_lettered += 1;
-        let origin = self.queues[q].name.clone();
-        self.make_room(target, 1, u64::from(message.bytes), making_room);
-        let ttl = self.queues[self.by_id(target)].settings.message_ttl.0;
-        let attempts = message.failures;
-        let dead_letter = DeadLetter {
-            origin,
-            origin_id: message.queue,
-            reason,
-            attempts,
-            first_error: message.first_error.clone(),
-            last_error: message.last_error.clone(),
-            at: Timestamp(self.now),
-        };
-        let deaths = [&message.deaths[..], &[message.queue]].concat();
-        self.enter(
-            target,
-            Message {
-                failures: 0,
-                grants: 0,
-                expires_at: if ttl == 0 { u64::MAX } else { self.now + ttl },
-                state: State::Ready,
-                first_error: String::new(),
-                dead_letter: Some(dead_letter),
-                deaths,
-                ..message
-            },
-        );
     }
 
     fn drop_message(&mut self, i: usize, exit: Exit) {
@@ -839,7 +809,13 @@ impl Model {
             Exit::Deleted => gone.deleted += 1,
             Exit::Moved => gone.moved += 1,
         }
-        if !self.messages.iter().any(|other| other.id == message.id) {
+        self.follow_backlogs();
+        let mut others = self
+            .messages
+            .iter()
+            .map(|other| other.id)
+            .chain(self.under_way.clone());
+        if others.all(|id| id != message.id) {
             self.effects.push(Effect::ContentDropped { id: message.id });
         }
     }
@@ -1253,4 +1229,26 @@ fn backoff(settings: &Settings, id: MessageId, failures: u32) -> u64 {
     seed.extend(id.number.to_le_bytes());
     seed.extend(failures.to_le_bytes());
     delay - xxhash_rust::xxh3::xxh3_64(&seed) % (delay / 4 + 1)
+}
+
+fn checked(settings: Settings) -> Result<Settings, Rejection> {
+    match (&settings.dead_letter_queue, &settings.dead_letter_exchange) {
+        (Some(_), Some(_)) => Err(invalid()),
+        _ => Ok(settings),
+    }
+}
+
+/// What a message's queue keeps for its dead-letter exchange.
+fn address(
+    publish: &Publish,
+    message: &NewMessage,
+    settings: &Settings,
+) -> Option<(Option<String>, BTreeMap<String, String>)> {
+    settings.dead_letter_exchange.as_ref()?;
+    let labels = message.labels.as_deref().cloned().unwrap_or_default();
+    let key = match publish.target {
+        Target::Queue(_) if labels.routing_key.is_empty() => None,
+        _ => Some(labels.routing_key),
+    };
+    Some((key, labels.headers))
 }

@@ -317,6 +317,10 @@ impl Model {
             let (messages, until) = (leased.len() as u64, Timestamp(*until));
             obstacles.push(Obstacle::AllLeased { messages, until });
         }
+        let messages = self.counts(queue).dead_letter_backlog;
+        if messages > 0 {
+            obstacles.push(Obstacle::DeadLetterBacklog { messages });
+        }
         if !self.fits(id, 1, 1) {
             obstacles.push(Obstacle::Full);
         }
