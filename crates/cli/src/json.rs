@@ -216,6 +216,7 @@ pub(crate) fn trace(trace: &Trace) -> Value {
             "begins_at_ms": node.begins_at_ms,
             "read_index": node.read_index,
         })).collect::<Vec<_>>(),
+        "truncated": trace.truncated,
         "failed": trace.failed.iter().map(|(address, error)| json!({
             "address": address,
             "error": error.to_string(),
@@ -235,8 +236,10 @@ fn trace_event(event: &TraceEvent) -> Value {
         "fence": event.fence,
         "session": event.session.map(id),
         "consumer": event.consumer,
+        "consumer_name": event.consumer_name,
         "node_id": event.node_id.map(id),
         "client": event.client.map(id),
+        "took_ms": event.took_ms,
         "reason": event.reason,
         "error": event.error,
         "queues": event.queues,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
-use quorate_client::{Trace, TraceEvent, Traced};
+use quorate_client::{Trace, TraceEvent, Traced, TracedNode};
 
 use crate::body::escaped;
 use crate::cluster::silence_text;
@@ -62,22 +62,28 @@ impl TraceArgs {
 
 /// No journal has anything of it.
 fn nothing(trace: &Trace, name: &str) -> Failure {
-    let earliest = trace.nodes.iter().min_by_key(|node| node.begins_at_index);
-    let reach = earliest.map_or_else(String::new, |node| {
-        format!(
+    let reach = match earliest(trace) {
+        Some(node) => format!(
             "; the journals begin at log index {}, {}",
             node.begins_at_index,
             moment_text(node.begins_at_ms)
-        )
-    });
+        ),
+        None => "; no node keeps one".to_owned(),
+    };
     let silent = match trace.failed.is_empty() {
-        true => String::new(),
-        false => " Nodes that did not answer may know more: see `quorate cluster status`.".to_owned(),
+        true => "",
+        false => " Nodes that did not answer may know more: see `quorate cluster status`.",
     };
     Failure::NotFound {
         message: format!("no journal knows of {name}{reach}"),
         advice: format!("What is in a queue is shown by `quorate browse QUEUE`.{silent}"),
     }
+}
+
+/// The node whose journal reaches back the furthest.
+fn earliest(trace: &Trace) -> Option<&TracedNode> {
+    let with_journal = trace.nodes.iter().filter(|node| node.begins_at_index > 0);
+    with_journal.min_by_key(|node| node.begins_at_index)
 }
 
 /// One timeline per message, the earliest first, and how far they can be
@@ -140,13 +146,17 @@ fn about_text(event: &TraceEvent) -> String {
     let mut parts = Vec::new();
     match (event.session, event.client) {
         (Some(session), _) => parts.push(format!(
-            "by consumer {} of session {session} at node {}",
-            event.consumer.unwrap_or(0),
+            "by {} of session {session} at node {}",
+            consumer_text(event),
             event.node_id.unwrap_or(0)
         )),
         (None, Some(client)) => parts.push(format!("pulled by client {client}")),
         (None, None) => {}
     }
+    parts.extend(event.took_ms.map(|ms| match event.change.as_str() {
+        "acked" => format!("{} after the lease began", rough(Duration::from_millis(ms))),
+        _ => format!("{} after the publish", rough(Duration::from_millis(ms))),
+    }));
     parts.extend(
         event
             .exchange
@@ -173,10 +183,18 @@ fn about_text(event: &TraceEvent) -> String {
     parts.join(", ")
 }
 
+fn consumer_text(event: &TraceEvent) -> String {
+    let number = event.consumer.unwrap_or(0);
+    match &event.consumer_name {
+        Some(name) => format!("consumer {number} ({})", escaped(name.as_bytes())),
+        None => format!("consumer {number}"),
+    }
+}
+
 /// How far the journals reach, and what is missing in them.
 fn reach_text(trace: &Trace) -> String {
     let mut text = String::new();
-    let from = trace.nodes.iter().min_by_key(|node| node.begins_at_index);
+    let from = earliest(trace);
     let to = trace.nodes.iter().map(|node| node.read_index).max();
     if let (Some(from), Some(to)) = (from, to) {
         text.push_str(&format!(
@@ -191,6 +209,9 @@ fn reach_text(trace: &Trace) -> String {
             gap.from, gap.to
         ));
     }
+    if trace.truncated {
+        text.push_str("there is more than is shown: trace one message by its id\n");
+    }
     for (address, error) in &trace.failed {
         text.push_str(&format!("{}\n", silence_text(address, error)));
     }
@@ -199,7 +220,7 @@ fn reach_text(trace: &Trace) -> String {
 
 #[cfg(test)]
 mod tests {
-    use quorate_client::{Error, JournalGap, TracedNode};
+    use quorate_client::{Error, JournalGap};
 
     use super::*;
 
@@ -211,6 +232,16 @@ mod tests {
             queue: "jobs".to_owned(),
             change: change.to_owned(),
             ..Default::default()
+        }
+    }
+
+    fn node(begins_at_index: u64) -> TracedNode {
+        TracedNode {
+            address: "h:1".to_owned(),
+            node_id: 3,
+            begins_at_index,
+            begins_at_ms: 100,
+            read_index: 120,
         }
     }
 
@@ -226,6 +257,8 @@ mod tests {
                 session: Some(7),
                 consumer: Some(1),
                 node_id: Some(3),
+                consumer_name: Some("worker".to_owned()),
+                took_ms: Some(250),
                 until_ms: Some(31_000),
                 ..event("100-0", 101, 1_250, "leased")
             },
@@ -252,13 +285,8 @@ mod tests {
         Trace {
             events,
             gaps: vec![JournalGap { from: 40, to: 50 }],
-            nodes: vec![TracedNode {
-                address: "h:1".to_owned(),
-                node_id: 3,
-                begins_at_index: 17,
-                begins_at_ms: 100,
-                read_index: 120,
-            }],
+            truncated: true,
+            nodes: vec![node(0), node(17)],
             failed: vec![(
                 "h:2".to_owned(),
                 Error::Unreachable {
@@ -278,13 +306,14 @@ message 99-0
 message 100-0
   TIME                          AFTER  INDEX  WHAT           QUEUE   ATTEMPT  ABOUT
   1970-01-01T00:00:01.000Z               100  published      jobs             exchange orders, dedup-id=order-9
-  1970-01-01T00:00:01.250Z     +250ms    101  leased         jobs          1  by consumer 1 of session 7 at node 3, until 1970-01-01T00:00:31.000Z
+  1970-01-01T00:00:01.250Z     +250ms    101  leased         jobs          1  by consumer 1 (worker) of session 7 at node 3, 250ms after the publish, until 1970-01-01T00:00:31.000Z
   1970-01-01T00:00:04.000Z  +2s 750ms    102  nacked         jobs             \"no such picture\"
   1970-01-01T00:00:04.000Z        +0s    102  dead-lettered  jobs             max-deliveries, to failed
   1970-01-01T00:00:04.000Z        +0s    102  arrived        failed           from jobs
 
 as far as journals reach: log index 17 (1970-01-01T00:00:00.100Z) to 120
 gap: no journal has log index 40 to 50, and what happened there is not shown
+there is more than is shown: trace one message by its id
 h:2 does not answer: connection refused
 ";
         assert_eq!(trace_text(&trace()), expected);
@@ -299,7 +328,7 @@ h:2 does not answer: connection refused
         );
         assert_eq!(value["events"][3]["queues"][0], "failed");
         assert_eq!(value["gaps"][0]["from"], 40);
-        assert_eq!(value["nodes"][0]["begins_at_index"], 17);
+        assert_eq!(value["nodes"][1]["begins_at_index"], 17);
         assert_eq!(value["failed"][0]["address"], "h:2");
     }
 
@@ -314,5 +343,11 @@ h:2 does not answer: connection refused
             "no journal knows of message 1-0; the journals begin at log index 17, 1970-01-01T00:00:00.100Z"
         );
         assert!(advice.contains("did not answer"), "{advice}");
+
+        let failure = nothing(&Trace::default(), "message 1-0");
+        let Failure::NotFound { message, .. } = failure else {
+            panic!("{failure:?}")
+        };
+        assert_eq!(message, "no journal knows of message 1-0; no node keeps one");
     }
 }

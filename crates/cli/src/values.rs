@@ -117,9 +117,7 @@ pub(crate) fn rate(text: &str) -> Result<u32, String> {
 }
 
 /// One of the states of these names.
-pub(crate) fn state(
-    names: &'static [&'static str],
-) -> impl TypedValueParser<Value = MessageState> + Clone + use<> {
+pub(crate) fn state(names: &'static [&'static str]) -> impl TypedValueParser<Value = MessageState> + use<> {
     PossibleValuesParser::new(names).try_map(|name| name.parse::<MessageState>())
 }
 
