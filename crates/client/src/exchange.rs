@@ -141,10 +141,16 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Refused with `EXCHANGE_NOT_FOUND`; unreachable.
+    /// Refused with `EXCHANGE_NOT_FOUND`; invalid if the name is empty;
+    /// unreachable.
     pub async fn describe_exchange(&self, name: impl Into<String>) -> Result<ExchangeInfo> {
+        let name = name.into();
+        if name.is_empty() {
+            // On the wire, this asks for all of them.
+            return Err(Error::Invalid("the name of an exchange is not empty".to_owned()));
+        }
         let request = v1::ListExchangesRequest {
-            name: name.into(),
+            name,
             ..Default::default()
         };
         let exchange = self.call(request).await?.exchanges.pop();

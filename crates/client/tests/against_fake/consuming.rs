@@ -351,3 +351,69 @@ async fn close_waits_for_settlements_and_ends_the_stream() {
     two.ack().await.unwrap();
     assert_eq!(a.node.settled()[0].settlements[0].token, "t2");
 }
+
+#[tokio::test]
+async fn a_consumer_says_its_priority() {
+    let mut a = Node::start(&Replicated::default()).await;
+    let client = client(&[&a.node.address]);
+    let opening = tokio::spawn(client.consume("jobs").priority(-3).open());
+    let mut stream = a.consume_streams.recv().await.unwrap();
+    assert_eq!(stream.open(false).await.priority, -3);
+    opening.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_delivery_tells_how_it_was_published_and_where_it_died() {
+    let mut a = Node::start(&Replicated::default()).await;
+    let client = client(&[&a.node.address]);
+    let (mut consumer, stream, _) = open(&mut a, client).await;
+    let told = v1::Delivery {
+        exchange: "orders".to_owned(),
+        routing_key: "eu.paid".to_owned(),
+        priority: 7,
+        group: "customer-3".to_owned(),
+        dedup_id: "order-9".to_owned(),
+        last_error: "timeout".to_owned(),
+        dead_letter: Some(v1::DeadLetterInfo {
+            origin_queue: "billing".to_owned(),
+            reason: "max-deliveries".to_owned(),
+            attempts: 5,
+            first_error: "no such account".to_owned(),
+            last_error: String::new(),
+            at_ms: 9_000,
+        }),
+        ..delivery(1)
+    };
+    let deliveries = vec![told, delivery(2)];
+    stream
+        .answer(Response::Deliveries(v1::Deliveries { deliveries }))
+        .await;
+    let told = consumer.next().await.unwrap().unwrap();
+    assert_eq!(
+        (told.exchange(), told.routing_key()),
+        (Some("orders"), Some("eu.paid"))
+    );
+    assert_eq!((told.priority(), told.group()), (7, Some("customer-3")));
+    assert_eq!(
+        (told.dedup_id(), told.last_error()),
+        (Some("order-9"), Some("timeout"))
+    );
+    let died = told.dead_letter_info().unwrap();
+    assert_eq!(
+        (died.origin_queue.as_str(), died.reason.as_str()),
+        ("billing", "max-deliveries")
+    );
+    assert_eq!((died.attempts, died.at_ms), (5, 9_000));
+    assert_eq!(
+        (died.first_error.as_deref(), died.last_error),
+        (Some("no such account"), None)
+    );
+
+    let plain = consumer.next().await.unwrap().unwrap();
+    assert_eq!(
+        (plain.exchange(), plain.routing_key(), plain.group()),
+        (None, None, None)
+    );
+    assert_eq!((plain.dedup_id(), plain.last_error()), (None, None));
+    assert_eq!(plain.dead_letter_info(), None);
+}

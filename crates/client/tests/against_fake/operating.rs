@@ -109,6 +109,45 @@ async fn a_local_look_needs_no_leader() {
 }
 
 #[tokio::test]
+async fn a_message_tells_where_it_stands() {
+    let node = Node::start(&Replicated::default()).await.node;
+    let client = client(&[&node.address]);
+    let held = |session, consumer, node_id| v1::GetMessageResponse {
+        message: Some(v1::MessageInfo {
+            message_id: "1-0".to_owned(),
+            state: v1::MessageState::Leased.into(),
+            lease: Some(v1::LeaseInfo {
+                session,
+                consumer,
+                node_id,
+                since_ms: 1_000,
+                until_ms: 9_000,
+                fence: 3,
+            }),
+            ..Default::default()
+        }),
+        read_index: 7,
+    };
+    node.will_answer(held(8, 0, 2));
+    node.will_answer(held(0, 0, 0));
+    let pushed = client.get_message("jobs", "1-0").send().await.unwrap();
+    assert_eq!(pushed.state, MessageState::Leased);
+    let lease = pushed.lease.unwrap();
+    assert_eq!(
+        (lease.session, lease.consumer, lease.node_id),
+        (Some(8), Some(0), Some(2))
+    );
+    assert_eq!((lease.until_ms, lease.fence), (9_000, 3));
+    let pulled = client.get_message("jobs", "1-0").send().await.unwrap();
+    let lease = pulled.lease.unwrap();
+    assert_eq!((lease.session, lease.consumer, lease.node_id), (None, None, None));
+    assert_eq!(
+        (pulled.group, pulled.dead, pulled.redrive, pulled.expires_at_ms),
+        (None, None, None, None)
+    );
+}
+
+#[tokio::test]
 async fn a_refusal_of_a_local_look_is_told() {
     let node = Node::start(&Replicated::default()).await.node;
     node.follow(None);

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use quorate_client::{
-    Binding, Destination, Duplicate, ExchangeKind, HeaderMatch, Message, MessageState, Reason, Target,
+    Binding, Destination, Duplicate, Error, ExchangeKind, HeaderMatch, Message, MessageState, Reason, Target,
 };
 use quorate_proto::v1;
 use quorate_proto::v1::binding::Destination as WireDestination;
@@ -211,4 +211,36 @@ async fn exchanges_are_listed_over_pages() {
     );
     let after: Vec<_> = node.heard::<v1::ListExchangesRequest>();
     assert_eq!([after[0].after.as_str(), after[1].after.as_str()], ["", "b"]);
+}
+
+#[tokio::test]
+async fn one_exchange_is_asked_for_by_its_name() {
+    let node = Node::start(&Replicated::default()).await.node;
+    let client = client(&[&node.address]);
+    let binding = v1::Binding {
+        source: "orders".to_owned(),
+        destination: Some(WireDestination::Queue("billing".to_owned())),
+        ..Default::default()
+    };
+    node.will_answer(v1::ListExchangesResponse {
+        exchanges: vec![v1::ExchangeInfo {
+            name: "orders".to_owned(),
+            kind: v1::ExchangeKind::Headers.into(),
+            received: 5,
+            unroutable: 2,
+            duplicates: 1,
+            bindings: vec![binding],
+            ..Default::default()
+        }],
+        ..Default::default()
+    });
+    let orders = client.describe_exchange("orders").await.unwrap();
+    assert_eq!(orders.kind, Some(ExchangeKind::Headers));
+    assert_eq!((orders.received, orders.unroutable, orders.duplicates), (5, 2, 1));
+    assert_eq!(orders.bindings, [Binding::new("orders", "billing")]);
+    assert_eq!(node.heard::<v1::ListExchangesRequest>()[0].name, "orders");
+    // Without a name it would be a listing.
+    let error = client.describe_exchange("").await.unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+    assert_eq!(node.heard::<v1::ListExchangesRequest>().len(), 1);
 }
