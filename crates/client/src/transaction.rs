@@ -178,9 +178,10 @@ impl<'a> Transaction<'a> {
         let answer = self.client.call(request).await?;
         let transacted = Transacted::from(answer);
         for (place, delivery) in self.deliveries {
-            match extends[place] {
-                true => delivery.extended(transacted.settled.get(place)),
-                false => delivery.settled(),
+            if extends[place] {
+                delivery.extended(transacted.settled.get(place));
+            } else {
+                delivery.settled();
             }
         }
         Ok(transacted)
