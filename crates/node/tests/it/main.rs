@@ -2,6 +2,8 @@
 //! asked through their [`Broker`](quorate_node::Broker).
 
 mod browse;
+mod journal;
+mod metrics;
 mod nodes;
 mod queues;
 mod routing;
