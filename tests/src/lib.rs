@@ -13,6 +13,7 @@
 //! | [`history`] | what they asked for, what they were told, what they received |
 //! | [`checker`] | the promises, each decided from a history |
 //! | [`converge`] | all nodes have the same state |
+//! | [`many_queues`] | a great many queues, declared and listed |
 //! | [`alive`] | the shortest proof that a cluster serves |
 //! | [`body`] | bodies that tell who they are |
 //! | [`trial`] | cluster, load, fault, drain, verdict |
@@ -34,6 +35,7 @@ pub mod checker;
 pub mod converge;
 pub mod disks;
 pub mod history;
+pub mod many_queues;
 pub mod program;
 pub mod raw;
 pub mod relay;

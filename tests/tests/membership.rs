@@ -6,7 +6,6 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use futures_util::TryStreamExt as _;
 use quorate_client::NodeStatus;
 use quorate_test_cluster::Cluster;
 use quorate_tests::alive::serves;
@@ -254,48 +253,6 @@ async fn everything_is_there_after_a_restart_of_all() -> Result<()> {
         rest.iter().all(|delivery| delivery.body().starts_with(b"job ")),
         "bodies are damaged"
     );
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_thousand_queues_are_kept_and_cost_no_log_when_idle() -> Result<()> {
-    let mut cluster = Cluster::start(3).await?;
-    let client = cluster.client().await?;
-    let declare = |number: u32| {
-        let client = client.clone();
-        async move { client.declare_queue(format!("queue {number:04}")).send().await }
-    };
-    for batch in 0..10 {
-        futures_util::future::try_join_all((batch * 100..batch * 100 + 100).map(declare)).await?;
-    }
-    for node in 0..3 {
-        cluster.kill(node).await?;
-    }
-    for node in 0..3 {
-        cluster.restart(node).await?;
-    }
-    cluster.ready().await?;
-    let names: Vec<String> = client
-        .list_queues()
-        .map_ok(|queue| queue.name)
-        .try_collect()
-        .await?;
-    ensure!(
-        names.len() == 1_000 && names.is_sorted(),
-        "there are {} queues",
-        names.len()
-    );
-
-    // What the restart has left to do is soon done; then nothing happens, so
-    // nothing is written.
-    cluster
-        .wait_until("two seconds without an entry", async || {
-            let before = Hashes::default().converge(&cluster).await.ok()?;
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            let after = Hashes::default().converge(&cluster).await.ok()?;
-            (after.last_log_index == before.last_log_index).then_some(())
-        })
-        .await?;
     Ok(())
 }
 

@@ -1,4 +1,9 @@
-//! What scripts rely on: exit codes and JSON.
+//! What scripts rely on: exit codes and JSON. Every command is run at least once.
+
+mod dead_letters;
+mod messages;
+mod mistakes;
+mod routing;
 
 use std::fs;
 
@@ -16,11 +21,7 @@ const UNKNOWN: i32 = 3;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_goes_through_by_commands() -> Result<()> {
     let cluster = Cluster::start(3).await?;
-    let ok = |arguments: &[&str]| {
-        run(&cluster, &[arguments, &["--json"]].concat())?
-            .exits(DONE)?
-            .json()
-    };
+    let ok = |arguments: &[&str]| done(&cluster, arguments);
 
     let declared = ok(&[
         "queue",
@@ -209,6 +210,54 @@ async fn consume_runs_a_program_for_each_message() -> Result<()> {
         "{shown}"
     );
     Ok(())
+}
+
+/// The JSON that a command printed which was done.
+fn done(cluster: &Cluster, arguments: &[&str]) -> Result<Vec<Value>> {
+    run(cluster, &[arguments, &["--json"]].concat())?
+        .exits(DONE)?
+        .json()
+}
+
+/// The same of a command that prints one object, its words apart by spaces.
+fn one(cluster: &Cluster, line: &str) -> Result<Value> {
+    let values = done(cluster, &line.split(' ').collect::<Vec<_>>())?;
+    ensure!(values.len() == 1, "{line}: not one object: {values:?}");
+    Ok(values[0].clone())
+}
+
+/// The same of a command that prints as many as there are.
+fn many(cluster: &Cluster, line: &str) -> Result<Vec<Value>> {
+    done(cluster, &line.split(' ').collect::<Vec<_>>())
+}
+
+/// The refusal of a command, as JSON.
+fn refused(cluster: &Cluster, line: &str) -> Result<Value> {
+    let arguments: Vec<_> = line.split(' ').chain(["--json"]).collect();
+    let refused = run(cluster, &arguments)?
+        .exits(REFUSED)
+        .with_context(|| line.to_owned())?;
+    refused.json_error()
+}
+
+/// What a command prints for a person.
+fn shown(cluster: &Cluster, line: &str) -> Result<String> {
+    let shown = run(cluster, &line.split(' ').collect::<Vec<_>>())?;
+    Ok(shown.exits(DONE).with_context(|| line.to_owned())?.output)
+}
+
+/// Publishes a message and returns its id.
+fn publish(cluster: &Cluster, line: &str) -> Result<String> {
+    let published = one(cluster, &format!("publish {line}"))?;
+    Ok(text(&published["message_ids"][0])?.to_owned())
+}
+
+/// The ids of messages that were listed.
+fn ids(messages: &[Value]) -> Vec<&str> {
+    messages
+        .iter()
+        .filter_map(|message| message["message_id"].as_str())
+        .collect()
 }
 
 fn has_fields(value: &Value, fields: &[&str]) -> Result<()> {
