@@ -217,7 +217,7 @@ impl Broker {
         }
     }
 
-    fn execute(&mut self, request: &Request, ordinal: usize, contents: Contents<'_>) -> Outcome {
+    fn execute(&mut self, request: &Request, ordinal: usize, mut contents: Contents<'_>) -> Outcome {
         match &request.command {
             Command::DeclareQueue { name, settings } => self.declare_queue(name, settings, ordinal),
             Command::UpdateQueue { name, settings } => self.update_queue(name, settings),
@@ -228,7 +228,7 @@ impl Broker {
                 if_unused,
             } => self.delete_queue(name, *if_empty, *if_unused),
             Command::Publish(publish) => {
-                let (first, contents) = contents.take(publish.messages.len());
+                let (first, contents) = contents.next(publish.messages.len());
                 self.publish(publish, first, contents)
             }
             Command::Lease {
@@ -286,9 +286,15 @@ impl Broker {
             Command::DeleteExchange { name, if_unused } => self.delete_exchange(name, *if_unused),
             Command::Bind(binding) => self.bind(binding),
             Command::Unbind(binding) => self.unbind(binding),
-            Command::Transact { .. } | Command::Operate { .. } => {
-                Err(Rejection::LimitExceeded("under construction".to_owned()))
-            }
+            Command::Transact {
+                settlements,
+                publishes,
+            } => self.transact(settlements, publishes, contents),
+            Command::Operate {
+                queue,
+                messages,
+                operation,
+            } => self.operate(queue, messages, operation),
         }
     }
 
@@ -337,17 +343,19 @@ impl Broker {
 
 /// The contents of an entry, from the first that is still to be taken.
 #[derive(Clone, Copy)]
-struct Contents<'a> {
+pub(crate) struct Contents<'a> {
     first: usize,
     bytes: &'a [u32],
 }
 
 impl<'a> Contents<'a> {
-    /// The number of the first, and the lengths of the next `count`, or of what
-    /// there is of them.
-    fn take(self, count: usize) -> (u32, &'a [u32]) {
-        let end = self.bytes.len().min(self.first + count);
-        let bytes = self.bytes.get(self.first..end).unwrap_or_default();
-        (u32::try_from(self.first).unwrap_or(u32::MAX), bytes)
+    /// Takes the next `count`, or what there is of them: the number of the first,
+    /// and their lengths.
+    pub(crate) fn next(&mut self, count: usize) -> (u32, &'a [u32]) {
+        let first = self.first;
+        self.first += count;
+        let end = self.bytes.len().min(self.first);
+        let bytes = self.bytes.get(first..end).unwrap_or_default();
+        (u32::try_from(first).unwrap_or(u32::MAX), bytes)
     }
 }

@@ -257,7 +257,7 @@ impl Broker {
             dead,
             backlog: matches!(record.state, State::Dead { backlog: true, .. }),
             dead_letter: record.dead_letter().cloned(),
-            redrive: None,
+            redrive: record.redrive().map(|redrive| redrive.index),
         }
     }
 
@@ -309,6 +309,7 @@ impl Filter {
                 .is_none_or(|id| record.dedup_id().is_some_and(|is| **is == **id))
             && (self.reason.is_none() || self.reason == reason)
             && (self.messages.is_empty() || self.messages.contains(&record.id))
+            && (self.redrive.is_none() || self.redrive == record.redrive().map(|redrive| redrive.index))
             && (!self.dead_letters_only || reason.is_some())
     }
 }

@@ -74,7 +74,8 @@ impl Broker {
     fn die(&mut self, queue: QueueId, position: u64, reason: DeadReason, backlog: bool) {
         let at = self.now;
         self.change(queue, position, |record| {
-            record.state = State::Dead { reason, at, backlog }
+            record.state = State::Dead { reason, at, backlog };
+            record.forget_redrive();
         });
         let record = self.record(queue, position);
         let error = record.last_error().to_owned();
@@ -285,6 +286,7 @@ impl Record {
             at,
         });
         extra.deaths.push(origin_id);
+        extra.redrive = None;
         self.failures = 0;
         self.grants = 0;
         self.state = State::Ready;

@@ -112,6 +112,7 @@ pub mod ids;
 pub mod invariants;
 mod lifecycle;
 pub mod limits;
+mod operate;
 pub mod outcome;
 mod publish;
 mod queue;
@@ -122,6 +123,7 @@ mod session;
 mod settle;
 mod single_active;
 pub mod snapshot;
+mod transact;
 mod view;
 
 pub use broker::{Applied, Broker, Meta, Repeated};

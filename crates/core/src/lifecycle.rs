@@ -109,12 +109,13 @@ impl Broker {
     // ------------------------------------------------ records and their indexes
 
     /// Enters a record behind all others of the queue, in a group of that name;
-    /// in none if it is empty.
-    pub(crate) fn insert(&mut self, id: QueueId, mut record: Record, group: &str) {
+    /// in none if it is empty. Says where.
+    pub(crate) fn insert(&mut self, id: QueueId, mut record: Record, group: &str) -> u64 {
         let queue = self.held_mut(id);
         record.group = queue.join_group(group);
         let position = queue.append(record);
         self.index_record(id, position);
+        position
     }
 
     /// The group of a message; empty if it has none. To be asked before the

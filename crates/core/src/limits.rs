@@ -35,6 +35,8 @@ pub const CONTENT_BYTES_MAX: u32 = 16 * 1024 * 1024 + 64 * 1024 + 4 * 1024;
 pub const DEDUP_COUNT_MAX: u32 = 1_000_000;
 /// Most messages in one lease command.
 pub const LEASE_COUNT_MAX: u32 = 1_000;
+/// Most messages that one command operates on.
+pub const OPERATE_MESSAGES_MAX: usize = 4_096;
 /// Most settlements in one command.
 pub const SETTLEMENTS_MAX: usize = 4_096;
 /// Most bytes of the reason of a nack or a dead-lettering.

@@ -25,32 +25,35 @@ impl Broker {
     }
 
     fn settle_one(&mut self, settlement: &Settlement) -> Result<Settled, Rejection> {
-        let (queue, position) = self.current(settlement.token)?;
+        let Settlement { token, verdict } = settlement;
+        let (queue, position) = self.current(*token)?;
+        verdict.check()?;
+        Ok(self.carry_out_verdict(queue, position, verdict))
+    }
+
+    /// Of a verdict that was checked, on a lease that is current.
+    pub(crate) fn carry_out_verdict(&mut self, queue: QueueId, position: u64, verdict: &Verdict) -> Settled {
         let mut leased_until = None;
-        match &settlement.verdict {
+        match verdict {
             Verdict::Ack => self.remove(queue, position, Exit::Acked),
             Verdict::Nack { delay, reason } => {
-                check_span("delay_ms", delay.unwrap_or_default())?;
-                check_reason(reason)?;
                 self.fail(queue, position, Returned::Nacked, reason, *delay);
             }
             Verdict::Release => self.put_back(queue, position, Returned::Released, Millis(0)),
             Verdict::DeadLetter { reason } => {
-                check_reason(reason)?;
                 self.change(queue, position, |record| record.failed(reason));
                 self.dead_letter(queue, position, DeadReason::Rejected, &mut Displacing::default());
             }
             Verdict::Extend { lease } => {
-                check_lease("lease_ms", *lease)?;
                 leased_until = Some(self.extend(queue, position, *lease));
             }
         }
-        Ok(Settled { leased_until })
+        Settled { leased_until }
     }
 
     /// Where the message is that this token holds. A lease whose time is up
     /// holds nothing, even if its end was not processed yet.
-    fn current(&self, token: Token) -> Result<(QueueId, u64), Rejection> {
+    pub(crate) fn current(&self, token: Token) -> Result<(QueueId, u64), Rejection> {
         let queue = self.queues.get(&token.queue).ok_or(Rejection::StaleLease)?;
         let record = queue.records.get(token.position).ok_or(Rejection::StaleLease)?;
         match record.state {
@@ -76,6 +79,21 @@ impl Broker {
         let message = self.record(queue, position).id;
         self.tell(queue, message, Change::Extended { until });
         until
+    }
+}
+
+impl Verdict {
+    /// Every field is within its bounds.
+    pub(crate) fn check(&self) -> Result<(), Rejection> {
+        match self {
+            Self::Ack | Self::Release => Ok(()),
+            Self::Nack { delay, reason } => {
+                check_span("delay_ms", delay.unwrap_or_default())?;
+                check_reason(reason)
+            }
+            Self::DeadLetter { reason } => check_reason(reason),
+            Self::Extend { lease } => check_lease("lease_ms", *lease),
+        }
     }
 }
 

@@ -26,6 +26,8 @@
 //! | `tick` [SPAN] | lets time pass and applies an entry |
 //! | `wait` SPAN | lets time pass |
 //! | `begin`, `commit` | what is between goes into one entry |
+//! | `transact` [id=], `commit` | what is between, settlements and publishes, is one transaction |
+//! | `remove`, `move`, `reschedule`, `redrive`, `undo` QUEUE LABEL… [dedup=] | `to=` of move and redrive, `delay= at=` of reschedule, `entry=` of undo |
 //! | `browse` QUEUE [from= max= scan= state= reason= id=LABEL dedup= before= since= dead_letters=yes] | several states: `ready,dead` |
 //! | `trace` LABEL | all that happened to a message |
 //! | `find` QUEUE LABEL, `find` QUEUE dedup= | |
@@ -44,7 +46,7 @@ use goldenscript::{ArgumentConsumer, Context, Runner};
 use quorate_core::browse::{ExchangeView, Filter, MessageView, Obstacle};
 use quorate_core::command::{
     Binding, Command, Destination, ExchangeKind, ExchangeSettingsPatch, HeaderMatch, Labels, NewMessage,
-    Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch, Settlement, Target, Verdict,
+    Operation, Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch, Settlement, Target, Verdict,
 };
 use quorate_core::effect::{DeadReason, Effect, Leased};
 use quorate_core::event::{Change, Event, LeasedBy};
@@ -52,7 +54,7 @@ use quorate_core::ids::{
     ClientId, ConsumerId, ExchangeName, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName,
     RequestId, SessionId, Timestamp, Token,
 };
-use quorate_core::outcome::{Duplicate, Exit, MessageState, Outcome, Published, Reply};
+use quorate_core::outcome::{Duplicate, Exit, MessageState, Outcome, Published, Reply, Settled};
 use quorate_core::{Broker, Meta, Repeated, invariants};
 
 /// A test for each topic, and one that no topic is left out.
@@ -74,8 +76,8 @@ macro_rules! topics {
 }
 
 topics! {
-    browse consumers dead_letter dedup delay events expiry groups leases limits operating order queues requests
-    routing sessions single_active snapshot
+    browse consumers dead_letter dedup delay events expiry groups leases limits operate operating order
+    queues requests routing schedule sessions single_active snapshot transact
 }
 
 /// Runs all scripts of a topic, and names those that fail.
@@ -125,6 +127,8 @@ struct Script {
     events: Vec<(u64, Timestamp, Event)>,
     /// Between `begin` and `commit`.
     entry: Option<Entry>,
+    /// Between `transact` and `commit`: the request id.
+    transaction: Option<Option<RequestId>>,
 }
 
 #[derive(Default)]
@@ -145,6 +149,7 @@ impl Script {
             epochs: BTreeMap::new(),
             events: Vec::new(),
             entry: None,
+            transaction: None,
         }
     }
 
@@ -227,10 +232,7 @@ impl Script {
             Ok(Reply::Settled(settled)) => {
                 for settled in settled {
                     match settled {
-                        Ok(settled) => match settled.leased_until {
-                            Some(until) => writeln!(out, "ok until {}", time(until)).unwrap(),
-                            None => out.push_str("ok\n"),
-                        },
+                        Ok(settled) => self.settled(settled, out),
                         Err(rejection) => writeln!(out, "refused: {rejection}").unwrap(),
                     }
                 }
@@ -242,8 +244,30 @@ impl Script {
             Ok(Reply::Created(created)) => {
                 writeln!(out, "{}", if *created { "created" } else { "exists" }).unwrap()
             }
-            Ok(Reply::Transacted { .. } | Reply::Operated(_)) => unreachable!("no script asks for it"),
+            Ok(Reply::Transacted { settled, published }) => {
+                for settled in settled {
+                    self.settled(settled, out);
+                }
+                for published in published {
+                    self.published(published, out);
+                }
+            }
+            Ok(Reply::Operated(operated)) => {
+                for operated in operated {
+                    match operated {
+                        Ok(id) => writeln!(out, "{} ok", self.label(*id)).unwrap(),
+                        Err(rejection) => writeln!(out, "refused: {rejection}").unwrap(),
+                    }
+                }
+            }
             Err(rejection) => writeln!(out, "refused: {rejection}").unwrap(),
+        }
+    }
+
+    fn settled(&self, settled: &Settled, out: &mut String) {
+        match settled.leased_until {
+            Some(until) => writeln!(out, "ok until {}", time(until)).unwrap(),
+            None => out.push_str("ok\n"),
         }
     }
 
@@ -801,6 +825,26 @@ impl Script {
                     settlements: tokens.map(|t| t.map(settle)).collect::<Result<_>>()?,
                 }
             }
+            "remove" | "move" | "reschedule" | "redrive" | "undo" => {
+                let to = args.take_key("to").map(QueueName::new).transpose()?;
+                let operation = match command.name.as_str() {
+                    "remove" => Operation::Delete,
+                    "move" => Operation::Move { to: to.ok_or("to?")? },
+                    "reschedule" => Operation::Reschedule {
+                        delay: span(&mut args, "delay")?.unwrap_or_default(),
+                        deliver_at: moment(&mut args, "at")?.unwrap_or_default(),
+                    },
+                    "redrive" => Operation::Redrive { to },
+                    _ => Operation::UndoRedrive {
+                        redrive: number(&mut args, "entry", 0)?,
+                    },
+                };
+                Command::Operate {
+                    queue: queue(&mut args)?,
+                    messages: self.selectors(&mut args)?,
+                    operation,
+                }
+            }
             "attach" => Command::AttachSession {
                 session: session(&mut args)?,
                 node: NodeId(number(&mut args, "node", 1)?),
@@ -866,8 +910,18 @@ impl Runner for Script {
                 self.entry = Some(Entry::default());
                 return Ok(String::new());
             }
+            "transact" => {
+                let id = args.take_key("id").map(request_id).transpose()?;
+                self.entry = Some(Entry::default());
+                self.transaction = Some(id);
+                return Ok(String::new());
+            }
             "commit" => {
-                let entry = self.entry.take().ok_or("nothing begun")?;
+                let mut entry = self.entry.take().ok_or("nothing begun")?;
+                if let Some(id) = self.transaction.take() {
+                    let command = transaction(std::mem::take(&mut entry.requests))?;
+                    entry.requests.push(Request { id, command });
+                }
                 return Ok(self.apply(entry));
             }
             _ => {}
@@ -1027,6 +1081,23 @@ fn parse_span(text: &str) -> Result<Millis> {
         _ => return Err(format!("not a span: {text}").into()),
     };
     Ok(Millis(digits.parse::<u64>()? * unit))
+}
+
+/// One command of all that they ask for.
+fn transaction(requests: Vec<Request>) -> Result<Command> {
+    let mut settlements = Vec::new();
+    let mut publishes = Vec::new();
+    for request in requests {
+        match request.command {
+            Command::Settle { settlements: more } => settlements.extend(more),
+            Command::Publish(publish) => publishes.push(publish),
+            other => return Err(format!("not in a transaction: {other:?}").into()),
+        }
+    }
+    Ok(Command::Transact {
+        settlements,
+        publishes,
+    })
 }
 
 /// As [`time`] writes it.

@@ -8,6 +8,7 @@ use crate::dead_letter::Address;
 use crate::effect::{DeadLetter, DeadReason};
 use crate::event::LeasedBy;
 use crate::ids::{ConsumerId, ExchangeName, MessageId, QueueId, SessionId, Timestamp};
+use crate::operate::Redrive;
 
 /// One message in one queue. Persisted in snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +101,8 @@ pub(crate) struct Extra {
     pub(crate) dead_letter: Option<DeadLetter>,
     /// Every queue that it left as a dead letter, oldest first.
     pub(crate) deaths: Vec<QueueId>,
+    /// Since the redrive that set it free; none after it dies again.
+    pub(crate) redrive: Option<Box<Redrive>>,
 }
 
 impl Lease {
