@@ -178,13 +178,16 @@ impl Broker {
         if let Some(at) = record.due() {
             self.deadlines.remove(at, Due::Message { queue: id, position });
         }
-        if let State::Dead { backlog: true, .. } = record.state {
-            queue.backlog.remove(&position);
-            self.follow_backlog(id);
-        } else if let State::Leased(Lease { holder, .. }) = record.state {
-            if let Holder::Consumer { session, consumer } = holder {
-                self.let_go(session, consumer, id, position);
+        match record.state {
+            State::Dead { backlog: true, .. } => {
+                queue.backlog.remove(&position);
+                self.follow_backlog(id);
             }
+            State::Leased(Lease {
+                holder: Holder::Consumer { session, consumer },
+                ..
+            }) => self.let_go(session, consumer, id, position),
+            State::Ready | State::Delayed { .. } | State::Leased(_) | State::Dead { .. } => {}
         }
     }
 
