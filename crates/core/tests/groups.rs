@@ -1,6 +1,6 @@
 //! What groups promise, whatever happens: order, and a share for everybody.
 //!
-//! `PROPTEST_CASES` sets how many runs are tried (64 each). A failure prints the
+//! `PROPTEST_CASES` sets how many runs are tried (256). A failure prints the
 //! run that shows it, shrunk, and keeps its seed beside this file.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,13 +14,6 @@ use quorate_core::effect::Leased;
 use quorate_core::ids::{MessageId, Millis, NodeId, QueueName, Timestamp, Token};
 use quorate_core::outcome::{Rejection, Reply};
 use quorate_core::{Broker, Meta, QueueCounts};
-
-fn cases() -> ProptestConfig {
-    ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(64, |cases| cases.parse().unwrap()),
-        ..ProptestConfig::default()
-    }
-}
 
 /// What some worker does next.
 #[derive(Clone, Debug)]
@@ -50,8 +43,6 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(cases())]
-
     /// Workers fail, are late and settle what they hold no more; each group is
     /// done in order all the same, one message at a time, and none is lost.
     #[test]
