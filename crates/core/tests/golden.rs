@@ -242,7 +242,7 @@ impl Script {
                 writeln!(out, "{how}, epoch {epoch}").unwrap();
             }
             Ok(Reply::Created(created)) => {
-                writeln!(out, "{}", if *created { "created" } else { "exists" }).unwrap()
+                writeln!(out, "{}", if *created { "created" } else { "exists" }).unwrap();
             }
             Ok(Reply::Transacted { settled, published }) => {
                 for settled in settled {
@@ -1205,7 +1205,6 @@ fn labels(args: &mut ArgumentConsumer<'_>) -> Option<Box<Labels>> {
         headers: headers(args.take_key("headers")),
         group: args.take_key("group").unwrap_or_default().to_owned(),
         dedup_id: args.take_key("dedup").unwrap_or_default().to_owned(),
-        ..Labels::default()
     };
     (labels != Labels::default()).then(|| labels.into())
 }
@@ -1270,6 +1269,5 @@ fn settings(args: &mut ArgumentConsumer<'_>) -> Result<SettingsPatch> {
         single_active_consumer: args.take_key("single_active").map(str::parse).transpose()?,
         dedup_window: span(args, "dedup_window")?,
         dedup_count_max: int(args, "dedup_max_ids")?.map(u32::try_from).transpose()?,
-        ..SettingsPatch::default()
     })
 }

@@ -324,7 +324,7 @@ enum PlannedId {
 
 #[derive(Clone, Debug)]
 enum Planned {
-    Command(Command),
+    Command(Box<Command>),
     Publish {
         target: Target,
         messages: Vec<(NewMessage, u32)>,
@@ -367,7 +367,7 @@ fn setting_up() -> impl Strategy<Value = PlannedEntry> {
         passes: 0,
         requests: commands
             .into_iter()
-            .map(|c| (PlannedId::None, Planned::Command(c)))
+            .map(|c| (PlannedId::None, Planned::Command(c.into())))
             .collect(),
     })
 }
@@ -403,7 +403,7 @@ fn planned_id() -> impl Strategy<Value = PlannedId> {
 
 fn planned() -> impl Strategy<Value = Planned> {
     prop_oneof![
-        8 => command().prop_map(Planned::Command),
+        8 => command().prop_map(|command| Planned::Command(command.into())),
         8 => (target(), prop::collection::vec((new_message(), 0..50_u32), 0..5))
             .prop_map(|(target, messages)| Planned::Publish { target, messages }),
         10 => prop::collection::vec((any::<prop::sample::Index>(), verdict()), 1..4).prop_map(Planned::Settle),
@@ -547,7 +547,6 @@ fn labels() -> impl Strategy<Value = Option<Box<Labels>>> {
             group,
             headers: headers.map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
             dedup_id,
-            ..Labels::default()
         };
         (labels != Labels::default()).then(|| labels.into())
     })
@@ -580,7 +579,6 @@ fn new_message() -> impl Strategy<Value = NewMessage> {
         ttl,
         priority,
         labels,
-        ..NewMessage::default()
     })
 }
 
@@ -735,7 +733,7 @@ fn log_of(plan: &[PlannedEntry]) -> Vec<Entry> {
         let mut requests = Vec::new();
         for (id, planned) in &planned.requests {
             let command = match planned {
-                Planned::Command(command) => command.clone(),
+                Planned::Command(command) => (**command).clone(),
                 Planned::Publish { target, messages } => {
                     contents.extend(messages.iter().map(|(_, bytes)| *bytes));
                     let messages = messages.iter().map(|(message, _)| message.clone()).collect();
