@@ -38,7 +38,7 @@ pub struct Trace {
     pub truncated: bool,
     /// The nodes that answered.
     pub nodes: Vec<TracedNode>,
-    /// The nodes that did not, by the address at which they were asked.
+    /// The nodes that did not, or not to all they were asked, by their address.
     pub failed: Vec<(String, Error)>,
 }
 
@@ -194,9 +194,9 @@ impl Client {
                 for id in found.difference(&known) {
                     let request = Traced::MessageId(id.clone()).request();
                     let answer = self.trace_at(&told.address, request).await;
-                    told.answer
-                        .events
-                        .extend(answer.map_err(|error| (told.address.clone(), error))?.events);
+                    let answer = answer.map_err(|error| (told.address.clone(), error))?;
+                    told.answer.events.extend(answer.events);
+                    told.answer.truncated |= answer.truncated;
                 }
                 Ok(())
             }

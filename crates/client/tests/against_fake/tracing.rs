@@ -55,12 +55,14 @@ async fn a_journal_that_does_not_reach_the_publish_is_asked_by_id() {
     let (a, b) = (Node::start(&shared).await.node, Node::start(&shared).await.node);
     a.will_answer(journal(1, 9, &[(6, 9)], vec![event("5-0", 5, 0, "published")]));
     b.will_answer(journal(6, 9, &[], Vec::new()));
-    b.will_answer(journal(6, 9, &[], vec![event("5-0", 8, 0, "acked")]));
+    let mut rest = journal(6, 9, &[], vec![event("5-0", 8, 0, "acked")]);
+    rest.truncated = true;
+    b.will_answer(rest);
     let client = client(&[&a.address, &b.address]);
     let trace = client.trace(Traced::dedup_id("order-9")).await.unwrap();
     let changes: Vec<_> = trace.events.iter().map(|event| event.change.as_str()).collect();
     assert_eq!(changes, ["published", "acked"]);
-    assert!(trace.gaps.is_empty());
+    assert!(trace.gaps.is_empty() && trace.truncated);
     assert_eq!(a.heard::<v1::TraceRequest>().len(), 1);
     let asked: Vec<_> = b
         .heard::<v1::TraceRequest>()
