@@ -9,14 +9,19 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_core::batch::{self, Batch, BatchError};
 use quorate_core::command::{
-    Command, Labels, NewMessage, Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Verdict,
+    Binding, Command, Destination, ExchangeKind, ExchangeSettingsPatch, HeaderMatch, Labels, NewMessage,
+    Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Target, Verdict,
 };
 use quorate_core::ids::{
-    ClientId, ConsumerId, Incarnation, Millis, NodeId, QueueId, QueueName, RequestId, SessionId, Timestamp,
-    Token,
+    ClientId, ConsumerId, ExchangeName, Incarnation, Millis, NodeId, QueueId, QueueName, RequestId,
+    SessionId, Timestamp, Token,
 };
 use quorate_core::outcome::{Rejection, Reply};
 use quorate_core::{Broker, RestoreError};
+
+fn exchange(name: &str) -> ExchangeName {
+    ExchangeName::new(name).unwrap()
+}
 
 /// One of each command, with every field set.
 fn requests() -> Vec<Request> {
@@ -25,6 +30,8 @@ fn requests() -> Vec<Request> {
         lease: Some(Millis(30_000)),
         deliveries_max: Some(5),
         dead_letter_queue: Some(Some(QueueName::new("failed").unwrap())),
+        dead_letter_exchange: Some(Some(exchange("failures"))),
+        dead_letter_routing_key: Some(Some("jobs.dead".to_owned())),
         length_max: Some(1_000),
         bytes_max: Some(1 << 40),
         overflow: Some(Overflow::DropHead),
@@ -41,8 +48,15 @@ fn requests() -> Vec<Request> {
         },
         NewMessage {
             delay: Millis(5),
+            deliver_at: Timestamp(1_700_000_000_000),
             ttl: Millis(9),
-            ..NewMessage::default()
+            priority: 9,
+            labels: Some(Box::new(Labels {
+                routing_key: "orders.paid".to_owned(),
+                group: "customer-7".to_owned(),
+                dedup_id: "order-1".to_owned(),
+                headers: [("region".to_owned(), "eu".to_owned())].into(),
+            })),
         },
     ];
     let token = Token {
@@ -50,6 +64,11 @@ fn requests() -> Vec<Request> {
         position: 7,
         attempt: 2,
         grant: 300,
+    };
+    let exchange_settings = ExchangeSettingsPatch {
+        alternate: Some(Some(exchange("rest"))),
+        dedup_window: Some(Millis(60_000)),
+        dedup_count_max: Some(1_000),
     };
     let reason = || "disk full".to_owned();
     let verdicts = [
@@ -126,6 +145,38 @@ fn requests() -> Vec<Request> {
             name: queue(),
             paused: true,
         },
+        Command::DeclareExchange {
+            name: exchange("orders"),
+            kind: ExchangeKind::Headers,
+            settings: exchange_settings.clone(),
+        },
+        Command::UpdateExchange {
+            name: exchange("orders"),
+            settings: exchange_settings,
+        },
+        Command::DeleteExchange {
+            name: exchange("orders"),
+            if_unused: true,
+        },
+        Command::Bind(Binding {
+            source: exchange("orders"),
+            destination: Destination::Queue(queue()),
+            routing_key: "orders.#".to_owned(),
+            headers: Some(HeaderMatch {
+                any: true,
+                headers: [
+                    ("region".to_owned(), Some("eu".to_owned())),
+                    ("urgent".to_owned(), None),
+                ]
+                .into(),
+            }),
+        }),
+        Command::Unbind(Binding {
+            source: exchange("orders"),
+            destination: Destination::Exchange(exchange("all")),
+            routing_key: String::new(),
+            headers: None,
+        }),
     ];
     let id = |n| RequestId {
         client: ClientId(0x1234_5678_9abc_def0),
@@ -357,6 +408,47 @@ fn history() -> Vec<Bytes> {
         };
         Command::Publish(Publish::to_queue(name(queue), vec![message]))
     };
+    let bind_all = |queue: &str| {
+        Command::Bind(Binding {
+            source: exchange("all"),
+            destination: Destination::Queue(name(queue)),
+            routing_key: String::new(),
+            headers: None,
+        })
+    };
+    // Its copy in one of the queues becomes a dead letter that waits.
+    let routed = vec![
+        declare("left", SettingsPatch::default()),
+        declare(
+            "right",
+            SettingsPatch {
+                message_ttl: Some(Millis(10)),
+                dead_letter_exchange: Some(Some(exchange("missing"))),
+                ..SettingsPatch::default()
+            },
+        ),
+        Command::DeclareExchange {
+            name: exchange("all"),
+            kind: ExchangeKind::Fanout,
+            settings: ExchangeSettingsPatch::default(),
+        },
+        bind_all("left"),
+        bind_all("right"),
+        Command::Publish(Publish {
+            target: Target::Exchange {
+                name: exchange("all"),
+                mandatory: false,
+            },
+            messages: vec![NewMessage {
+                labels: Some(Box::new(Labels {
+                    routing_key: "orders.paid".to_owned(),
+                    headers: [("region".to_owned(), "eu".to_owned())].into(),
+                    ..Labels::default()
+                })),
+                ..NewMessage::default()
+            }],
+        }),
+    ];
     let pause = |queue: &str, paused| Command::PauseQueue {
         name: name(queue),
         paused,
@@ -429,9 +521,10 @@ fn history() -> Vec<Bytes> {
         }),
         command,
     };
-    let contents = vec![Bytes::from_static(b"content"); 8];
+    let contents = vec![Bytes::from_static(b"content"); 9];
     let first: Vec<Request> = first
         .into_iter()
+        .chain(routed)
         .map(|command| Request { id: None, command })
         .collect();
     let then: Vec<Request> = then.into_iter().zip(0..).map(request).collect();
