@@ -12,8 +12,13 @@
 //! A published message stays until it is acked, its life is over, it was dropped
 //! by a limit that the user set to do so, or a user purges it or deletes its
 //! queue. Each of these is counted. A message whose attempts are used up, or
-//! that a holder rejects, moves to the queue's dead-letter queue, or stays in
-//! its dead set; it is never dropped for that.
+//! that a holder rejects, moves to the queue's dead-letter queue or to where its
+//! dead-letter exchange routes it, or stays in its dead set; it is never dropped
+//! for that.
+//!
+//! A publish goes to a queue, or to all queues to which an exchange routes it,
+//! or is refused whole. Each queue then has a message of its own; the content is
+//! one.
 //!
 //! ```text
 //!                         delay has passed
@@ -29,10 +34,10 @@
 //!                                        the last attempt
 //!
 //!  ready, delayed ── life is over, or dropped by a limit ──▶ dead letter if the
-//!                                        queue has a dead-letter queue, else gone
+//!                                        queue has a dead-letter target, else gone
 //!
-//!  dead letter = ready in the dead-letter queue; if there is none that can take
-//!                it, in the dead set of the queue it is in
+//!  dead letter = ready in each queue of the target; if one of them cannot take
+//!                it, in the dead set of the queue it is in until all can
 //! ```
 //!
 //! A lease belongs to one holder, for a time, and is named by a
@@ -78,8 +83,8 @@
 //! # How it is kept
 //!
 //! The state proper is small: the records of messages in pages that snapshots
-//! share, and the heads of queues, sessions, consumers, clients and waiting
-//! leases. Everything else is an index over these, rebuilt by
+//! share, the heads of queues, sessions, consumers, clients and waiting leases,
+//! and exchanges with their bindings. Everything else is an index over these, rebuilt by
 //! [`Broker::restore`]. No command walks through a queue except to purge or
 //! delete it, and a queue in which nothing happens costs nothing.
 //!
