@@ -21,11 +21,13 @@ use crate::history::{Delivery, History, MessageId, Outcome, Publish, Wish};
 
 mod exclusive;
 mod held;
+mod life;
 mod limit;
 mod once;
 
 pub use exclusive::{a_group_has_one_lease, activity_passes_on, groups_are_in_order, one_consumer_is_active};
 pub use held::nothing_is_forgotten;
+pub use life::traces_are_lives;
 pub use limit::{Turned, never_above, refusals_are_typed};
 pub use once::each_exactly_once;
 
