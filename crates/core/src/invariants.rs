@@ -12,7 +12,7 @@ use crate::contents::SharedContents;
 use crate::deadlines::Due;
 use crate::exchange::{Exchange, Exchanges};
 use crate::ids::{ConsumerId, QueueId, SessionId, Timestamp};
-use crate::queue::{Holder, Lease, Lookup, Order, Queue, State, Taker, Tallies, Tally, Turn};
+use crate::queue::{Holder, Lease, Lookup, Queue, State, Taker, Tallies, Tally, Turn};
 
 /// One broken invariant, for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,13 +113,14 @@ impl Checker<'_> {
     fn check_queue(&mut self, id: QueueId, queue: &Queue) {
         let name = &queue.head.name;
         let mut tallies = Tallies::default();
-        let mut order = Order::default();
         let mut lookup = Lookup::default();
         let mut entered = 0;
         for (position, record) in queue.records.iter() {
             let tally = tallies.of_mut(&record.state);
             *tally = tally.plus(Tally::of(record));
-            order.enlist(position, record, &queue.head);
+            self.ensure(queue.groups.knows(record.group), || {
+                format!("queue {name}, {position}: there is no group {}", record.group)
+            });
             if let Some(at) = record.due() {
                 self.deadlines.push((at, Due::Message { queue: id, position }));
             }
@@ -159,9 +160,9 @@ impl Checker<'_> {
                 },
             );
         }
-        self.ensure(order == queue.order, || {
+        self.ensure(queue.is_in_order(), || {
             format!(
-                "queue {name}: its order is {:?}, recounted {order:?}",
+                "queue {name}: its order is not that of the messages: {:?}",
                 queue.order
             )
         });

@@ -655,7 +655,7 @@ fn check_references(broker: &Broker) -> Result<(), RestoreError> {
             return dangling(format!("active consumer {}.{}", session.0, consumer.0));
         }
         for (position, record) in queue.records.iter() {
-            if record.group != 0 && queue.groups.heads.get(u64::from(record.group)).is_none() {
+            if !queue.groups.knows(record.group) {
                 return dangling(format!("group {} of message {position}", record.group));
             }
             let State::Leased(Lease { holder, .. }) = record.state else {

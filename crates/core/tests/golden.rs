@@ -28,7 +28,7 @@
 //! | `begin`, `commit` | what is between goes into one entry |
 //! | `transact` [id=], `commit` | what is between, settlements and publishes, is one transaction |
 //! | `remove`, `move`, `reschedule`, `redrive`, `undo` QUEUE LABEL… [dedup=] | `to=` of move and redrive, `delay= at=` of reschedule, `entry=` of undo |
-//! | `browse` QUEUE [from= max= scan= state= reason= id=LABEL dedup= before= since= dead_letters=yes] | several states: `ready,dead` |
+//! | `browse` QUEUE [from= max= scan= state= group= reason= id=LABEL dedup= before= since= dead_letters=yes] | several states: `ready,dead` |
 //! | `trace` LABEL | all that happened to a message |
 //! | `find` QUEUE LABEL, `find` QUEUE dedup= | |
 //! | `counts` QUEUE, `show` QUEUE, `explain` QUEUE, `settings` QUEUE, `queues`, `session` SESSION, `exchange` NAME, `exchanges`, `deadline`, `snapshot` | |

@@ -113,6 +113,9 @@ impl Groups {
             let number = u32::try_from(number).expect("numbers of groups are below 2^32");
             groups.numbers.insert(Arc::clone(&head.name), number);
         }
+        if groups.numbers.is_empty() {
+            return groups;
+        }
         for (_, record) in records.iter().filter(|(_, record)| record.group != 0) {
             groups.count_in(record.group);
         }
@@ -128,6 +131,11 @@ impl Groups {
         let numbers = self.heads.iter().map(|(number, _)| number);
         let named = self.numbers.len() == self.books.len();
         named && numbers.eq(self.books.keys().map(|number| u64::from(*number)))
+    }
+
+    /// There is a group of that number, or it is none.
+    pub(crate) fn knows(&self, number: u32) -> bool {
+        number == 0 || self.heads.get(u64::from(number)).is_some()
     }
 
     /// The name of a group; empty for those that have none.
@@ -345,6 +353,9 @@ impl Queue {
     /// The groups as records and heads say, to compare with.
     pub(crate) fn recounted_groups(&self) -> Groups {
         let mut groups = Groups::counted(&self.groups.heads, &self.records);
+        if groups.is_empty() {
+            return groups;
+        }
         for (position, record) in self.records.iter().filter(|(_, record)| record.group != 0) {
             groups.enlist(position, record, &self.head);
         }

@@ -20,7 +20,7 @@ use crate::ids::{Millis, Timestamp};
 use crate::limits::PRIORITY_MAX;
 
 /// The messages of a queue by state and order. An index.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Order {
     /// The ready messages without a group, in the order in which they are leased.
     pub(crate) ready: BTreeSet<Place>,
@@ -131,6 +131,23 @@ impl Queue {
         {
             self.groups.reorder(&self.records, settings);
         }
+    }
+
+    /// The order is what the records say.
+    pub(crate) fn is_in_order(&self) -> bool {
+        let mut recounted = Order::default();
+        // Most are of this kind, and nearly sorted: a set would be slower to build.
+        let mut ready = Vec::new();
+        for (position, record) in self.records.iter() {
+            if record.state == State::Ready && record.group == 0 {
+                ready.push(Place::of(record, position, &self.head.settings));
+            } else {
+                recounted.enlist(position, record, &self.head);
+            }
+        }
+        ready.sort();
+        ready.iter().eq(&self.order.ready)
+            && (&recounted.delayed, &recounted.leased) == (&self.order.delayed, &self.order.leased)
     }
 
     /// When the message that is given out next was published; if none can be,
