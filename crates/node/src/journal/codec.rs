@@ -3,8 +3,8 @@
 //! A chunk is read from its beginning, so that almost everything can be said by
 //! its difference from what came before: a message's life of publish, lease and
 //! ack takes some twenty bytes. Numbers are varints (LEB128), signed ones in
-//! zigzag; *ago* and *from now* are differences from the entry's own index and
-//! time. What occurs again and again is written out once in a chunk and then
+//! zigzag; indexes of messages are differences from the index of the entry, and
+//! times from its time. What occurs again and again is written out once in a chunk and then
 //! named by its number, from 1; number 0 says that the next number follows
 //! written out.
 //!
@@ -12,7 +12,7 @@
 //! chunk    u8 version = 1, entries to the end
 //! entry    index after the one before, time after the one before (signed), number of events, events
 //! event    u8 tag = kind + flags, message, queue, what belongs to the kind
-//! message  nothing if SAME_ENTRY_NEXT, else: index ago, number
+//! message  nothing if SAME_ENTRY_NEXT, else: entries ago, number
 //! queue    nothing if SAME_QUEUE, else: number, or 0 and id and name
 //! name     number, or 0 and text
 //! holder   number, or 0 and u8 kind (0 nobody, 1 client u64, 2 session u64, consumer, node u64, name of it)
@@ -228,7 +228,7 @@ impl Writer {
                     self.name(exchange.as_str());
                 }
                 if let Some(until) = delayed_until {
-                    self.from_now(*until);
+                    self.relative(*until);
                 }
                 if !dedup_id.is_empty() {
                     self.text(dedup_id);
@@ -256,25 +256,25 @@ impl Writer {
                 self.context.grant = *grant;
                 self.number(u64::from(*attempt));
                 self.holder(*holder, consumer_name);
-                self.from_now(*until);
+                self.relative(*until);
                 4 | self.flagged(FLAG_A, waited.as_ref(), |writer, waited| writer.number(waited.0))
             }
             Change::Extended { until } => {
-                self.from_now(*until);
+                self.relative(*until);
                 5
             }
             Change::Returned { reason, error, until } => {
                 self.one_of(&RETURNS, reason);
-                let error = self.flagged(FLAG_A, said(error), |writer, error| writer.text(error));
-                let until = self.flagged(FLAG_B, until.as_ref(), |writer, until| writer.from_now(*until));
+                let error = self.flagged(FLAG_A, said(error), Self::text);
+                let until = self.flagged(FLAG_B, until.as_ref(), |writer, until| writer.relative(*until));
                 6 | error | until
             }
             Change::Rescheduled { until } => {
-                7 | self.flagged(FLAG_A, until.as_ref(), |writer, until| writer.from_now(*until))
+                7 | self.flagged(FLAG_A, until.as_ref(), |writer, until| writer.relative(*until))
             }
             Change::Died { reason, error } => {
                 self.one_of(&REASONS, reason);
-                8 | self.flagged(FLAG_A, said(error), |writer, error| writer.text(error))
+                8 | self.flagged(FLAG_A, said(error), Self::text)
             }
             Change::Redriven => 9,
             Change::RedriveUndone => 10,
@@ -361,7 +361,7 @@ impl Writer {
         self.bytes.extend(text.as_bytes());
     }
 
-    fn from_now(&mut self, at: Timestamp) {
+    fn relative(&mut self, at: Timestamp) {
         self.signed(at.0.wrapping_sub(self.context.at.0));
     }
 
@@ -430,7 +430,7 @@ impl<'a> Reader<'a> {
                 return Ok(None);
             }
             self.context.index = self.context.index.wrapping_add(self.number()?);
-            self.context.at = self.from_now()?;
+            self.context.at = self.relative()?;
             self.events_left = self.number()?;
             self.ordinal = 0;
         }
@@ -499,7 +499,7 @@ impl<'a> Reader<'a> {
                     exchange: optional(has(HAS_EXCHANGE), || {
                         ExchangeName::new(self.name()?.as_str()).map_err(|_| Malformed("not a name"))
                     })?,
-                    delayed_until: optional(has(HAS_DELAY), || self.from_now())?,
+                    delayed_until: optional(has(HAS_DELAY), || self.relative())?,
                     dedup_id: optional(has(HAS_DEDUP_ID), || self.text())?.unwrap_or_default(),
                 }
             }
@@ -519,21 +519,21 @@ impl<'a> Reader<'a> {
                     grant: self.context.grant,
                     attempt,
                     holder,
-                    until: self.from_now()?,
+                    until: self.relative()?,
                     waited: optional(a, || self.number().map(Millis))?,
                 };
                 return Ok((change, name));
             }
             5 => Change::Extended {
-                until: self.from_now()?,
+                until: self.relative()?,
             },
             6 => Change::Returned {
                 reason: self.one_of(&RETURNS)?,
                 error: optional(a, || self.text())?.unwrap_or_default(),
-                until: optional(b, || self.from_now())?,
+                until: optional(b, || self.relative())?,
             },
             7 => Change::Rescheduled {
-                until: optional(a, || self.from_now())?,
+                until: optional(a, || self.relative())?,
             },
             8 => Change::Died {
                 reason: self.one_of(&REASONS)?,
@@ -629,7 +629,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     }
 
-    fn from_now(&mut self) -> Read<Timestamp> {
+    fn relative(&mut self) -> Read<Timestamp> {
         Ok(Timestamp(self.context.at.0.wrapping_add(self.signed()?)))
     }
 
