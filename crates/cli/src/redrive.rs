@@ -209,7 +209,10 @@ fn tell(tally: Tally, queue: &str, targets: &BTreeSet<String>, context: &Context
     }
     Err(Failure::Partly {
         class: Class::Refused,
-        message: format!("{} refused, and still where they were", messages(tally.refused)),
+        message: match tally.refused {
+            1 => "1 message was refused, and is where it was".to_owned(),
+            count => format!("{count} messages were refused, and are where they were"),
+        },
     })
 }
 

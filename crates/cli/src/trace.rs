@@ -175,11 +175,10 @@ fn about_text(event: &TraceEvent) -> String {
         let direction = if event.change == "arrived" { "from" } else { "to" };
         parts.push(format!("{direction} {}", event.queues.join(", ")));
     }
-    parts.extend(
-        event
-            .until_ms
-            .map(|until| format!("until {}", moment_text(until))),
-    );
+    parts.extend(event.until_ms.map(|until| match event.change.as_str() {
+        "leased" | "extended" => format!("until {}", moment_text(until)),
+        _ => format!("ready from {}", moment_text(until)),
+    }));
     parts.join(", ")
 }
 
@@ -264,6 +263,7 @@ mod tests {
             },
             TraceEvent {
                 error: Some("no such\npicture".to_owned()),
+                until_ms: Some(4_000),
                 ..event("100-0", 102, 4_000, "nacked")
             },
             TraceEvent {
@@ -307,7 +307,7 @@ message 100-0
   TIME                          AFTER  INDEX  WHAT           QUEUE   ATTEMPT  ABOUT
   1970-01-01T00:00:01.000Z               100  published      jobs             exchange orders, dedup-id=order-9
   1970-01-01T00:00:01.250Z     +250ms    101  leased         jobs          1  by consumer 1 (worker) of session 7 at node 3, 250ms after the publish, until 1970-01-01T00:00:31.000Z
-  1970-01-01T00:00:04.000Z  +2s 750ms    102  nacked         jobs             \"no such picture\"
+  1970-01-01T00:00:04.000Z  +2s 750ms    102  nacked         jobs             \"no such picture\", ready from 1970-01-01T00:00:04.000Z
   1970-01-01T00:00:04.000Z        +0s    102  dead-lettered  jobs             max-deliveries, to failed
   1970-01-01T00:00:04.000Z        +0s    102  arrived        failed           from jobs
 

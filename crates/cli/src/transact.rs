@@ -1,7 +1,7 @@
 //! `quorate transact`
 
 use clap::{ArgGroup, Args};
-use quorate_client::Message;
+use quorate_client::{Message, Refusal, TransactionPart};
 use serde_json::json;
 
 use crate::exit::Failure;
@@ -28,13 +28,22 @@ pub struct TransactArgs {
 
 pub(crate) async fn run(args: TransactArgs, context: &Context) -> Result<(), Failure> {
     let mut transaction = context.client.transaction();
-    for token in args.ack {
-        transaction = transaction.ack(token);
+    for token in &args.ack {
+        transaction = transaction.ack(token.as_str());
     }
-    for (queue, body) in args.publish {
-        transaction = transaction.publish(queue, Message::new(body));
+    for (queue, body) in &args.publish {
+        transaction = transaction.publish(queue, Message::new(body.clone()));
     }
-    let done = transaction.commit().await?;
+    let done = match transaction.commit().await {
+        Ok(done) => done,
+        Err(error) => {
+            let part = error.refusal().and_then(Refusal::refused_part);
+            if let Some(part) = part.filter(|_| !context.output.is_json()) {
+                eprintln!("{}: {}", args.part_text(part.part), part.reason);
+            }
+            return Err(error.into());
+        }
+    };
     let ids: Vec<_> = done
         .published
         .iter()
@@ -55,4 +64,46 @@ pub(crate) async fn run(args: TransactArgs, context: &Context) -> Result<(), Fai
             text
         },
     )
+}
+
+impl TransactArgs {
+    /// A part as it was typed.
+    fn part_text(&self, part: TransactionPart) -> String {
+        match part {
+            TransactionPart::Settlement(place) => {
+                let token = self.ack.get(place).map_or("", String::as_str);
+                format!("--ack {token}")
+            }
+            TransactionPart::Publish(place) => {
+                let queue = self.publish.get(place).map_or("", |(queue, _)| queue);
+                format!("--publish {queue}=…")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: TransactArgs,
+    }
+
+    #[test]
+    fn the_part_that_is_refused_is_named_as_it_was_typed() {
+        let line = "transact --ack t1 --ack t2 --publish a=b=c --publish d=e";
+        let args = Program::parse_from(line.split(' ')).args;
+        assert_eq!(args.part_text(TransactionPart::Settlement(1)), "--ack t2");
+        assert_eq!(args.part_text(TransactionPart::Publish(0)), "--publish a=…");
+        assert_eq!(
+            args.part_text(TransactionPart::Publish(7)),
+            "--publish =…",
+            "of no place that exists"
+        );
+    }
 }
