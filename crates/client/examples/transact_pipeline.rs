@@ -14,9 +14,9 @@
 mod support;
 
 use clap::Parser;
-use quorate_client::{Delivery, Error, Message};
+use quorate_client::{Delivery, Error, Message, Reason};
 
-use crate::support::WorkerArgs;
+use crate::support::{PAUSE, WorkerArgs};
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -66,13 +66,22 @@ async fn advance(to: &str, mut delivery: Delivery) -> Result<bool, Error> {
             println!("moved {id}: log index {}", transacted.commit.log_index);
             Ok(true)
         }
-        // Nothing was done: the lease had passed on, or the next queue is full.
-        Err(Error::Refused(refusal)) => {
-            println!("left {id}: {refusal}");
-            // In vain if the lease has passed on.
-            let _ = delivery.nack(refusal.message.as_str()).await;
-            Ok(false)
-        }
+        // Nothing was done: somebody else holds the message by now, or it waits for
+        // room in the next queue, which is not its fault.
+        Err(Error::Refused(refusal)) => match refusal.refused_part().map(|refused| refused.reason) {
+            Some(Reason::StaleLease) => {
+                println!("too late for {id}");
+                Ok(false)
+            }
+            Some(Reason::QueueFull) => {
+                println!("no room for {id}");
+                // A release that gets lost costs the rest of the lease.
+                let _ = delivery.release().await;
+                tokio::time::sleep(PAUSE).await;
+                Ok(false)
+            }
+            _ => Err(Error::Refused(refusal)),
+        },
         // All of it was done, or nothing: if nothing, the message comes again.
         Err(error) if error.is_retryable() => {
             println!("lost sight of {id}: {error}");

@@ -7,8 +7,8 @@ use quorate_client::{Client, Delivery, Error};
 
 /// How long one lease call waits for a message.
 const WAIT: Duration = Duration::from_secs(1);
-/// The pause after a call that nobody answered.
-const PAUSE: Duration = Duration::from_millis(200);
+/// The pause before something is tried again.
+pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 /// Messages that are leased at a time.
 const BATCH: u32 = 16;
 
