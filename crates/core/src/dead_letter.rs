@@ -9,7 +9,8 @@
 //! If a target is full, or missing, or nothing routes it, the letter stays in
 //! the dead set as *backlog*. The broker tries again each
 //! [`BACKLOG_RETRY`], in the order of their positions, until one
-//! finds no room. So nothing is lost, and no limit is passed.
+//! finds no room. One that nothing routes, or that no empty target could take,
+//! holds up nobody. So nothing is lost, and no limit is passed.
 
 use std::collections::BTreeMap;
 
@@ -21,9 +22,7 @@ use crate::effect::{DeadLetter, DeadReason};
 use crate::event::Change;
 use crate::exchange::{ExchangeId, Flow, NO_HEADERS, Routed};
 use crate::ids::{Millis, QueueId, QueueName, Timestamp};
-use crate::limits::{
-    BACKLOG_RETRY, BACKLOG_UNROUTABLE_MAX, DEATHS_MAX, DISPLACEMENTS_MAX, ROUTES_PER_PUBLISH_MAX,
-};
+use crate::limits::{BACKLOG_RETRY, COPIES_PER_ENTRY, DEATHS_MAX, DISPLACEMENTS_MAX, PASSED_OVER_MAX};
 use crate::outcome::Exit;
 use crate::queue::{Queue, Record, State, Tally};
 use crate::room::Displacing;
@@ -34,8 +33,8 @@ pub(crate) struct Retry {
     pub(crate) at: Timestamp,
     /// With the first letter of the backlog at this position or after it.
     from: u64,
-    /// Letters of this round that nothing routes.
-    unroutable: u32,
+    /// Letters that were passed over in this round.
+    passed_over: u32,
 }
 
 /// What becomes of a dead letter.
@@ -43,10 +42,11 @@ enum Fate {
     /// It goes to these queues, in the order of their ids, having come through
     /// these exchanges.
     Goes(Vec<QueueId>, BTreeMap<ExchangeId, Flow>),
-    /// It waits, and those after it need not be tried.
+    /// It waits until there is room, and so do those after it.
     WaitsForRoom,
-    /// It waits, while others may go.
-    WaitsForRoute,
+    /// Nothing routes it, or it would not fit into an empty target either: it
+    /// waits, and others may go.
+    WaitsAlone,
     Stays,
 }
 
@@ -65,7 +65,7 @@ impl Broker {
                 self.count_flows(&flows);
                 self.send_letter(queue, position, reason, &targets, displacing);
             }
-            Fate::WaitsForRoom | Fate::WaitsForRoute => self.die(queue, position, reason, true),
+            Fate::WaitsForRoom | Fate::WaitsAlone => self.die(queue, position, reason, true),
             Fate::Stays => self.die(queue, position, reason, false),
         }
     }
@@ -92,14 +92,15 @@ impl Broker {
             };
             routed.queues.insert(*target);
         } else if let Some(name) = &settings.dead_letter_exchange {
-            let Ok(exchange) = self.exchanges.id(name) else {
+            let exchange = self.exchanges.names.get(name);
+            let Some(exchange) = exchange.filter(|_| self.copies < COPIES_PER_ENTRY) else {
                 return Fate::WaitsForRoom;
             };
             let key = self.held(queue).letter_key(record);
             let headers = record.address().map_or(&NO_HEADERS, |address| &address.headers);
-            self.route(exchange, key, headers, &mut routed);
+            self.route(*exchange, key, headers, &mut routed);
             if routed.queues.is_empty() {
-                return Fate::WaitsForRoute;
+                return Fate::WaitsAlone;
             }
         }
         let circular = |target: &QueueId| {
@@ -111,14 +112,18 @@ impl Broker {
         if targets.is_empty() || weary {
             return Fate::Stays;
         }
-        let copies = targets.len() > 1 && self.copies > 0;
-        let enough_copied = copies && self.copies + targets.len() > ROUTES_PER_PUBLISH_MAX;
         let full = |target: &QueueId| {
             let promised = displacing.promised.get(target).copied().unwrap_or_default();
             let more = Tally::of(record).plus(promised);
             self.held(*target).limit_against(more, Tally::default()).is_some()
         };
-        if enough_copied || targets.iter().any(full) {
+        if targets
+            .iter()
+            .any(|target| self.held(*target).is_too_small_for(record))
+        {
+            return Fate::WaitsAlone;
+        }
+        if targets.iter().any(full) {
             return Fate::WaitsForRoom;
         }
         Fate::Goes(targets, routed.flows)
@@ -195,15 +200,15 @@ impl Broker {
                 let backlog = false;
                 record.state = State::Dead { reason, at, backlog };
             }),
-            Fate::WaitsForRoom => return self.retry_later(queue, position),
-            Fate::WaitsForRoute if retry.unroutable >= BACKLOG_UNROUTABLE_MAX => {
+            Fate::WaitsForRoom => return self.retry_later(queue, 0),
+            Fate::WaitsAlone if retry.passed_over >= PASSED_OVER_MAX => {
                 return self.retry_later(queue, position);
             }
-            Fate::WaitsForRoute => {
-                return self.retry_now(queue, position + 1, retry.unroutable + 1);
+            Fate::WaitsAlone => {
+                return self.retry_now(queue, position + 1, retry.passed_over + 1);
             }
         }
-        self.retry_now(queue, position + 1, retry.unroutable);
+        self.retry_now(queue, position + 1, retry.passed_over);
     }
 
     /// The settings of a queue have changed, or its backlog may go for another
@@ -212,15 +217,29 @@ impl Broker {
         self.retry_now(queue, 0, 0);
     }
 
-    fn retry_now(&mut self, queue: QueueId, from: u64, unroutable: u32) {
+    fn retry_now(&mut self, queue: QueueId, from: u64, passed_over: u32) {
         let at = self.now;
-        self.set_retry(queue, Retry { at, from, unroutable });
+        self.set_retry(
+            queue,
+            Retry {
+                at,
+                from,
+                passed_over,
+            },
+        );
     }
 
     fn retry_later(&mut self, queue: QueueId, from: u64) {
         let at = self.now.after(BACKLOG_RETRY);
-        let unroutable = 0;
-        self.set_retry(queue, Retry { at, from, unroutable });
+        let passed_over = 0;
+        self.set_retry(
+            queue,
+            Retry {
+                at,
+                from,
+                passed_over,
+            },
+        );
     }
 
     /// Tries at that time instead; not at all if there is no backlog any more.
@@ -239,8 +258,12 @@ impl Broker {
         match (queue.backlog.is_empty(), queue.head.retry) {
             (false, None) => {
                 let at = self.now.after(BACKLOG_RETRY);
-                let (from, unroutable) = (0, 0);
-                queue.head.retry = Some(Retry { at, from, unroutable });
+                let (from, passed_over) = (0, 0);
+                queue.head.retry = Some(Retry {
+                    at,
+                    from,
+                    passed_over,
+                });
                 self.deadlines.insert(at, Due::Backlog { queue: id });
             }
             (true, Some(retry)) => {

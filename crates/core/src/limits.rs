@@ -53,8 +53,7 @@ pub const EXCHANGES_MAX: usize = 10_000;
 /// Most bindings of all exchanges together.
 pub const BINDINGS_MAX: usize = 100_000;
 /// Most messages that one publish may bring into queues: each counts once for
-/// each queue that gets it. When as many dead letters were copied to several
-/// queues in one entry, more of them wait for the next one.
+/// each queue that gets it.
 pub const ROUTES_PER_PUBLISH_MAX: usize = 65_536;
 /// Most bytes of a routing key or a topic pattern.
 pub const ROUTING_KEY_BYTES_MAX: usize = 255;
@@ -104,8 +103,11 @@ pub const DISPLACEMENTS_MAX: usize = 16;
 pub const DEATHS_MAX: usize = 64;
 /// Dead letters that wait for their target are tried again after this: 1 second.
 pub const BACKLOG_RETRY: Millis = Millis(1_000);
-/// Most letters of one queue's backlog that nothing routes that are passed over
-/// in one retry; the next one goes on behind them.
-pub const BACKLOG_UNROUTABLE_MAX: u32 = 64;
+/// Most letters of one queue's backlog that are passed over in one round, because
+/// they wait alone. The next round goes on behind them.
+pub const PASSED_OVER_MAX: u32 = 64;
+/// When dead-letter exchanges have copied so many letters to several queues in one
+/// entry, the others wait as backlog.
+pub const COPIES_PER_ENTRY: usize = 65_536;
 /// Most requests in one entry.
 pub const REQUESTS_PER_ENTRY_MAX: usize = 1 << 16;

@@ -186,6 +186,12 @@ impl Queue {
         None
     }
 
+    /// A record does not even fit if it is the only one.
+    pub(crate) fn is_too_small_for(&self, record: &Record) -> bool {
+        let bytes_max = self.head.settings.bytes_max;
+        bytes_max != 0 && Tally::of(record).bytes > bytes_max
+    }
+
     /// With `more` it would hold more than it may.
     pub(crate) fn is_short_of_room(&self, more: Tally) -> bool {
         let Settings {

@@ -11,7 +11,7 @@ const RETRY: u64 = 1_000;
 const PASSED_OVER_MAX: u32 = 64;
 
 /// When the backlog of a queue is looked at, from which position, and how many
-/// letters without a route were passed over.
+/// letters were passed over.
 #[derive(Clone, Copy)]
 pub(super) struct Retry {
     pub(super) at: u64,
@@ -22,7 +22,7 @@ pub(super) struct Retry {
 enum Fate {
     Goes(Vec<QueueId>),
     WaitsForRoom,
-    WaitsForRoute,
+    WaitsAlone,
     Stays,
 }
 
@@ -35,7 +35,7 @@ impl Model {
     pub(super) fn dead_letter(&mut self, i: usize, reason: DeadReason, making_room: &[QueueId]) {
         match self.fate(i, making_room) {
             Fate::Goes(targets) => self.send(i, reason, &targets, making_room),
-            Fate::WaitsForRoom | Fate::WaitsForRoute => self.die(i, reason, true),
+            Fate::WaitsForRoom | Fate::WaitsAlone => self.die(i, reason, true),
             Fate::Stays => self.die(i, reason, false),
         }
         self.follow_backlogs();
@@ -60,7 +60,7 @@ impl Model {
                 }
                 let found = self.route(&name, &self.labels_of_letter(&message), false);
                 if found.is_empty() {
-                    return Fate::WaitsForRoute;
+                    return Fate::WaitsAlone;
                 }
                 found
             }
@@ -71,6 +71,13 @@ impl Model {
         let targets: Vec<QueueId> = found.into_iter().filter(|target| !circular(target)).collect();
         if targets.is_empty() {
             return Fate::Stays;
+        }
+        let too_small = |target: &QueueId| {
+            let most = self.queues[self.by_id(*target)].settings.bytes_max;
+            most > 0 && u64::from(message.bytes) > most
+        };
+        if targets.iter().any(too_small) {
+            return Fate::WaitsAlone;
         }
         let has_room = |target: &QueueId| {
             let promised = self.promised.iter().filter(|(promised, ..)| promised == target);
@@ -197,12 +204,11 @@ impl Model {
                 self.die(i, reason, false);
                 self.set_retry(queue, self.now, position + 1, passed_over);
             }
-            Fate::WaitsForRoute if passed_over < PASSED_OVER_MAX => {
+            Fate::WaitsAlone if passed_over < PASSED_OVER_MAX => {
                 self.set_retry(queue, self.now, position + 1, passed_over + 1);
             }
-            Fate::WaitsForRoom | Fate::WaitsForRoute => {
-                self.set_retry(queue, self.now + RETRY, position, 0);
-            }
+            Fate::WaitsAlone => self.set_retry(queue, self.now + RETRY, position, 0),
+            Fate::WaitsForRoom => self.set_retry(queue, self.now + RETRY, 0, 0),
         }
         self.follow_backlogs();
     }
