@@ -17,6 +17,7 @@
 //! | [`alive`] | the shortest proof that a cluster serves |
 //! | [`body`] | bodies that tell who they are |
 //! | [`trial`] | cluster, load, fault, drain, verdict |
+//! | [`harm`] | nodes killed, restarted, emptied, made to lead |
 //! | [`disks`] | nodes on disks that forget, fail or fill up |
 //! | [`wrong_clock`] | a node whose wall clock is wrong |
 //! | [`relay`] | a connection that breaks at a chosen byte |
@@ -34,6 +35,7 @@ pub mod body;
 pub mod checker;
 pub mod converge;
 pub mod disks;
+pub mod harm;
 pub mod history;
 pub mod many_queues;
 pub mod program;

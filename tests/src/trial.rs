@@ -10,6 +10,7 @@ use quorate_test_cluster::{Builder, Cluster, wait_until};
 
 use crate::checker::{self, Ends};
 use crate::converge::Hashes;
+use crate::harm;
 use crate::history::{History, Progress, Recorder};
 use crate::workload::{self, DEAD_LETTER_QUEUE, Load, Mix, QUEUE};
 
@@ -131,13 +132,7 @@ impl Trial {
     ///
     /// When one does not run.
     pub async fn kill_together(&mut self, nodes: &[usize]) -> Result<()> {
-        for &node in nodes {
-            self.cluster.pause(node)?;
-        }
-        for &node in nodes {
-            self.cluster.kill(node).await?;
-        }
-        Ok(())
+        harm::kill_together(&mut self.cluster, nodes).await
     }
 
     /// Starts these nodes again, and waits until all nodes are ready.
@@ -146,10 +141,7 @@ impl Trial {
     ///
     /// When one does not start.
     pub async fn restart_together(&mut self, nodes: &[usize]) -> Result<()> {
-        for &node in nodes {
-            self.cluster.restart(node).await?;
-        }
-        self.cluster.ready().await
+        harm::restart_together(&mut self.cluster, nodes).await
     }
 
     /// Ends the load, drains the queues, lets the nodes agree, and checks every

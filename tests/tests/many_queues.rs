@@ -6,7 +6,7 @@ use anyhow::Result;
 use quorate_test_cluster::Cluster;
 use quorate_tests::alive::serves;
 use quorate_tests::converge::Hashes;
-use quorate_tests::many_queues;
+use quorate_tests::{harm, many_queues};
 
 const QUEUES: usize = 10_000;
 
@@ -15,13 +15,7 @@ async fn ten_thousand_queues_are_kept_and_cost_no_log_when_idle() -> Result<()> 
     let mut cluster = Cluster::start(3).await?;
     let client = cluster.client().await?;
     many_queues::declare(&client, QUEUES).await?;
-    for node in 0..3 {
-        cluster.kill(node).await?;
-    }
-    for node in 0..3 {
-        cluster.restart(node).await?;
-    }
-    cluster.ready().await?;
+    harm::restart_all(&mut cluster).await?;
     many_queues::are_there(&client, QUEUES).await?;
 
     // What the restart has left to do is soon done; then nothing happens, so

@@ -8,6 +8,7 @@ use futures_util::TryStreamExt as _;
 use quorate_client::{Client, Consumer, Delivery, Message, MessageState, Reason, Verdict};
 use quorate_test_cluster::Cluster;
 use quorate_tests::checker::{each_exactly_once, verdict};
+use quorate_tests::harm;
 
 /// How many messages there are in each state.
 const EACH: usize = 10;
@@ -41,10 +42,7 @@ async fn a_deleted_queue_leaves_nothing_to_one_of_the_same_name() -> Result<()> 
             removed.count
         );
         if leader_dies {
-            let leader = cluster.leader().await?;
-            cluster.kill(leader).await?;
-            cluster.new_leader(leader).await?;
-            cluster.restart(leader).await?;
+            harm::replace_leader(&mut cluster).await?;
         }
         is_cancelled(filled.consumer).await?;
         let declared = client.declare_queue(queue).send().await?;
@@ -89,9 +87,7 @@ async fn what_was_purged_does_not_come_back_and_what_was_held_does() -> Result<(
         .await?;
     verdict(&each_exactly_once(filled.leased.clone(), left)).context("what the purge left")?;
 
-    let leader = cluster.leader().await?;
-    cluster.kill(leader).await?;
-    cluster.new_leader(leader).await?;
+    harm::replace_leader(&mut cluster).await?;
     let published = publish_marked(&client, QUEUE).await?;
     let seen = take_until_marker(&client, QUEUE).await?;
     // Their leases have run out meanwhile.

@@ -12,6 +12,7 @@ use quorate_proto::v1::broker_client::BrokerClient;
 use quorate_proto::v1::settlement::Verdict;
 use quorate_proto::v1::{self, Reason};
 use quorate_test_cluster::Cluster;
+use quorate_tests::harm;
 use quorate_tests::raw::{self, Answer, Mutation};
 use quorate_tests::relay::Relay;
 use quorate_tests::trial::small_snapshots;
@@ -98,12 +99,7 @@ async fn answers_outlive_leaders_and_restarts() -> Result<()> {
         .context("after the death of the leader")?;
     cluster.restart(leader).await?;
 
-    for node in 0..3 {
-        cluster.kill(node).await?;
-    }
-    for node in 0..3 {
-        cluster.restart(node).await?;
-    }
+    harm::restart_all(&mut cluster).await?;
     book.is_kept_by(&cluster, &state)
         .await
         .context("after the death of all nodes")

@@ -7,6 +7,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use quorate_client::{Binding, Client, Destination, ExchangeKind, HeaderMatch, Message, Reason, Target};
 use quorate_test_cluster::Cluster;
 use quorate_tests::converge::Hashes;
+use quorate_tests::harm;
 
 /// Where a message went: the names of the queues that hold it.
 type Places = BTreeSet<String>;
@@ -23,13 +24,7 @@ async fn exchanges_of_every_kind_route_what_they_should() -> Result<()> {
     cluster.kill(leader).await?;
     routes(&client).await?;
     cluster.restart(leader).await?;
-    for node in 0..3 {
-        cluster.kill(node).await?;
-    }
-    for node in 0..3 {
-        cluster.restart(node).await?;
-    }
-    cluster.ready().await?;
+    harm::restart_all(&mut cluster).await?;
     routes(&client).await?;
     Hashes::default().converge(&cluster).await?;
     Ok(())
@@ -106,16 +101,8 @@ async fn a_fan_out_to_a_thousand_queues_is_one_entry_and_one_body() -> Result<()
     );
 
     // The one body outlives its log entry, and is there for all of them.
-    for node in 0..3 {
-        client.cluster().snapshot(&cluster.endpoint(node)).await?;
-    }
-    for node in 0..3 {
-        cluster.kill(node).await?;
-    }
-    for node in 0..3 {
-        cluster.restart(node).await?;
-    }
-    cluster.ready().await?;
+    harm::snapshot_all(&cluster, &client, &Hashes::default()).await?;
+    harm::restart_all(&mut cluster).await?;
     let disk = cluster.status(0).await?.disk_bytes;
     ensure!(
         disk < 20 * BODY_BYTES as u64,

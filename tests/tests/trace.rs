@@ -7,7 +7,8 @@ use quorate_client::{Client, Delivery, Message, Trace, TraceEvent, Traced};
 use quorate_proto::v1;
 use quorate_test_cluster::{Cluster, wait_until};
 use quorate_tests::checker::{traces_are_lives, verdict};
-use quorate_tests::raw;
+use quorate_tests::converge::Hashes;
+use quorate_tests::{harm, raw};
 
 const QUEUE: &str = "orders";
 const DEAD_LETTERS: &str = "failed";
@@ -15,7 +16,7 @@ const DEAD_LETTERS: &str = "failed";
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// What happens to the message, queue by queue, and why as far as somebody said.
-const LIFE: [(&str, &str, Option<&str>); 16] = [
+const LIFE: [(&str, &str, Option<&str>); 17] = [
     (QUEUE, "published", None),
     (QUEUE, "due", None),
     (QUEUE, "leased", None),
@@ -29,6 +30,7 @@ const LIFE: [(&str, &str, Option<&str>); 16] = [
     (DEAD_LETTERS, "arrived", None),
     (DEAD_LETTERS, "leased", None),
     (DEAD_LETTERS, "died", Some("no hope")),
+    (DEAD_LETTERS, "redriven", None),
     (DEAD_LETTERS, "moved", None),
     (QUEUE, "arrived", None),
     (QUEUE, "leased", None),
@@ -53,9 +55,7 @@ async fn the_whole_life_of_a_message_is_known_after_it_is_over() -> Result<()> {
     let by_header = client.trace(Traced::header("order", "9")).await?;
     is_told(&by_header, &LIFE)?;
 
-    let leader = cluster.leader().await?;
-    cluster.kill(leader).await?;
-    cluster.new_leader(leader).await?;
+    harm::replace_leader(&mut cluster).await?;
     let held = client.get_message(QUEUE, id).send().await?;
     let fence = held.lease.context("it is not held any more")?.fence;
     let trace = client.trace(id).await?;
@@ -65,8 +65,6 @@ async fn the_whole_life_of_a_message_is_known_after_it_is_over() -> Result<()> {
         last.and_then(|event| event.fence) == Some(fence),
         "the last lease is another one: {last:?}"
     );
-    cluster.restart(leader).await?;
-    cluster.ready().await?;
     is_known_everywhere(&cluster, &Traced::message_id(id), &LIFE).await?;
     Ok(())
 }
@@ -87,6 +85,7 @@ async fn an_acked_message_is_traced_after_restarts_and_snapshots() -> Result<()>
     lease(&client, QUEUE).await?.ack().await?;
     let after = client.publish(QUEUE, message).await?;
     ensure!(after.message_id() == id, "{after:?}");
+    let hashes = Hashes::default();
     let life = [
         (QUEUE, "published", None),
         (QUEUE, "duplicate", None),
@@ -103,27 +102,12 @@ async fn an_acked_message_is_traced_after_restarts_and_snapshots() -> Result<()>
     ] {
         match round {
             "after the death of the leader" => {
-                let leader = cluster.leader().await?;
-                cluster.kill(leader).await?;
-                cluster.new_leader(leader).await?;
-                cluster.restart(leader).await?;
+                harm::replace_leader(&mut cluster).await?;
             }
-            "after a snapshot" => {
-                for node in 0..3 {
-                    client.cluster().snapshot(&cluster.endpoint(node)).await?;
-                }
-            }
-            "after a restart" => {
-                for node in 0..3 {
-                    cluster.kill(node).await?;
-                }
-                for node in 0..3 {
-                    cluster.restart(node).await?;
-                }
-            }
+            "after a snapshot" => harm::snapshot_all(&cluster, &client, &hashes).await?,
+            "after a restart" => harm::restart_all(&mut cluster).await?,
             _ => {}
         }
-        cluster.ready().await?;
         for traced in [Traced::message_id(&id), Traced::dedup_id("order-7")] {
             is_known_everywhere(&cluster, &traced, &life)
                 .await
@@ -143,9 +127,12 @@ async fn live(client: &Client, id: &str) -> Result<()> {
     ensure!(kept.len() == 1, "{kept:?}");
     lease(client, QUEUE).await?.nack("no luck").await?;
     lease(client, DEAD_LETTERS).await?.dead_letter("no hope").await?;
-    let redriven = client.redrive_messages(DEAD_LETTERS, [id], None).await?;
-    for result in redriven.results {
-        result.result?;
+    // Out of the dead set, and then back to where it came from.
+    for _ in 0..2 {
+        let redriven = client.redrive_messages(DEAD_LETTERS, [id], None).await?;
+        for result in redriven.results {
+            result.result?;
+        }
     }
     let held = lease(client, QUEUE).await?;
     ensure!(held.message_id() == id && held.body() == "order 9", "{held:?}");

@@ -42,7 +42,6 @@ async fn what_is_not_there_is_refused_with_a_way_on() -> Result<()> {
         "exchange delete nowhere",
         "publish --exchange nowhere --body x",
         "bind nowhere jobs",
-        "unbind nowhere jobs",
         "bind orders --to-exchange nowhere",
     ] {
         let told = refused(&cluster, line)?;
