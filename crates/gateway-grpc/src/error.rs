@@ -223,3 +223,62 @@ pub(crate) fn address(leader: &LeaderInfo) -> NodeAddress {
         client_address: leader.client_address.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quorate_node::types::{MessageId, MessageState, QueueName};
+
+    use super::*;
+
+    fn full() -> Rejection {
+        Rejection::QueueFull {
+            queue: QueueName::new("jobs").unwrap(),
+            limit: "max_length 10".to_owned(),
+        }
+    }
+
+    fn transaction(cause: Rejection) -> ErrorDetail {
+        rejection(Rejection::TransactionRefused {
+            part: "publish 1".to_owned(),
+            cause: Box::new(cause),
+        })
+    }
+
+    #[test]
+    fn a_refused_transaction_tells_its_part_and_the_reason_of_that() {
+        let detail = transaction(full());
+        assert_eq!(detail.reason(), Reason::TransactionRefused);
+        let context: Vec<_> = detail
+            .context
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        let expected = [
+            ("limit", "max_length 10"),
+            ("part", "publish 1"),
+            ("queue", "jobs"),
+            ("reason", "QUEUE_FULL"),
+        ];
+        assert_eq!(context, expected);
+    }
+
+    #[test]
+    fn a_transaction_can_be_tried_again_if_its_part_can() {
+        let for_room = transaction(full());
+        assert!(for_room.retryable && for_room.retry_after_ms > 0 && !for_room.may_have_applied);
+        let stale = transaction(Rejection::StaleLease);
+        assert!(!stale.retryable && stale.retry_after_ms == 0 && !stale.may_have_applied);
+    }
+
+    #[test]
+    fn a_wrong_state_is_named_as_everywhere_else() {
+        let detail = rejection(Rejection::WrongState {
+            message: MessageId { index: 7, number: 1 },
+            state: MessageState::Leased,
+            problem: "it is held".to_owned(),
+        });
+        assert_eq!(detail.reason(), Reason::WrongState);
+        assert_eq!(detail.context["state"], "leased");
+        assert_eq!(detail.context["message"], "7-1");
+    }
+}

@@ -8,7 +8,8 @@ use super::queue_info;
 
 pub(crate) fn explanation(read_index: u64, explanation: &Explanation) -> v1::ExplainQueueResponse {
     let no_leader = explanation.no_leader.then(no_leader);
-    let obstacles = explanation.obstacles.iter().map(obstacle);
+    let obstacles = explanation.obstacles.iter();
+    let obstacles = obstacles.map(|obstacle| in_words(obstacle, explanation.now));
     v1::ExplainQueueResponse {
         queue: Some(queue_info(&explanation.queue)),
         obstacles: no_leader.into_iter().chain(obstacles).collect(),
@@ -17,109 +18,144 @@ pub(crate) fn explanation(read_index: u64, explanation: &Explanation) -> v1::Exp
 }
 
 fn no_leader() -> v1::Obstacle {
-    words(
-        "no-leader",
-        "there is no leader at the moment, so nothing is delivered and what follows may be old: look at the \
-         status of each node; a majority must be up and reach one another"
-            .to_owned(),
-    )
+    let message = "there is no leader at the moment, so nothing is delivered, and what follows may be old: \
+                   see that a majority of the nodes is up and that they reach one another";
+    v1::Obstacle {
+        kind: "no-leader".to_owned(),
+        message: message.to_owned(),
+        ..v1::Obstacle::default()
+    }
 }
 
-fn obstacle(obstacle: &Obstacle) -> v1::Obstacle {
+fn in_words(obstacle: &Obstacle, now: Timestamp) -> v1::Obstacle {
+    let (messages, until) = extent(obstacle);
+    v1::Obstacle {
+        kind: kind(obstacle).to_owned(),
+        message: message(obstacle, now),
+        messages,
+        until_ms: until.map_or(0, |until| until.0),
+    }
+}
+
+fn kind(obstacle: &Obstacle) -> &'static str {
+    match obstacle {
+        Obstacle::Paused => "paused",
+        Obstacle::Empty => "empty",
+        Obstacle::NoConsumer { .. } => "no-consumer",
+        Obstacle::NoCredit { .. } => "no-credit",
+        Obstacle::GroupsBusy { .. } => "groups-busy",
+        Obstacle::SingleActiveBusy { .. } => "single-active-busy",
+        Obstacle::Delayed { .. } => "delayed",
+        Obstacle::AllLeased { .. } => "all-leased",
+        Obstacle::DeadLetterBacklog { .. } => "dead-letter-backlog",
+        Obstacle::Full => "full",
+    }
+}
+
+/// Messages concerned, and when it ends by itself.
+fn extent(obstacle: &Obstacle) -> (u64, Option<Timestamp>) {
     match *obstacle {
-        Obstacle::Paused => words("paused", "the queue is paused: resume it".to_owned()),
-        Obstacle::Empty => words(
-            "empty",
-            "nothing is in the queue that could be delivered, now or later".to_owned(),
+        Obstacle::Paused | Obstacle::Empty | Obstacle::NoCredit { .. } | Obstacle::Full => (0, None),
+        Obstacle::NoConsumer { ready } => (ready, None),
+        Obstacle::GroupsBusy { messages, .. } | Obstacle::DeadLetterBacklog { messages } => (messages, None),
+        Obstacle::SingleActiveBusy { leases, until } => (leases, Some(until)),
+        Obstacle::Delayed { messages, until } | Obstacle::AllLeased { messages, until } => {
+            (messages, Some(until))
+        }
+    }
+}
+
+fn message(obstacle: &Obstacle, now: Timestamp) -> String {
+    match *obstacle {
+        Obstacle::Paused => "the queue is paused: resume it".to_owned(),
+        Obstacle::Empty => "the queue holds nothing that could be delivered, now or later".to_owned(),
+        Obstacle::NoConsumer { ready } => {
+            format!("{ready} message(s) are ready, and nobody asks for any: start a consumer")
+        }
+        Obstacle::NoCredit { consumers, in_flight } => format!(
+            "the {consumers} consumer(s) hold {in_flight} message(s), as many as their credit allows: settle \
+             some, raise the credit, or add consumers"
         ),
-        Obstacle::NoConsumer { ready } => v1::Obstacle {
-            messages: ready,
-            ..words(
-                "no-consumer",
-                format!("{ready} message(s) are ready and nobody asks for any: start a consumer"),
-            )
-        },
-        Obstacle::NoCredit { consumers, in_flight } => words(
-            "no-credit",
-            format!(
-                "the {consumers} consumer(s) hold {in_flight} message(s), as many as their credit allows: \
-                 settle some, raise the credit, or add consumers"
-            ),
+        Obstacle::GroupsBusy { groups, messages } => format!(
+            "{messages} ready message(s) of {groups} group(s) wait for others of their group that are leased \
+             or wait for a retry: settle those, or raise group_concurrency where order does not matter"
         ),
-        Obstacle::GroupsBusy { groups, messages } => v1::Obstacle {
-            messages,
-            ..words(
-                "groups-busy",
-                format!(
-                    "{messages} message(s) of {groups} group(s) wait for messages of their group that are \
-                     leased, or wait for a retry: settle those, or raise group_concurrency if order in a \
-                     group does not matter"
-                ),
-            )
-        },
-        Obstacle::SingleActiveBusy { leases, until } => v1::Obstacle {
-            messages: leases,
-            ..timed(
-                "single-active-busy",
-                format!(
-                    "the next consumer waits until {leases} lease(s) of the one before it are settled or over"
-                ),
-                until,
-            )
-        },
-        Obstacle::Delayed { messages, until } => v1::Obstacle {
-            messages,
-            ..timed(
-                "delayed",
-                format!(
-                    "{messages} message(s) are not due yet; the first is at {} ms",
-                    until.0
-                ),
-                until,
-            )
-        },
-        Obstacle::AllLeased { messages, until } => v1::Obstacle {
-            messages,
-            ..timed(
-                "all-leased",
-                format!(
-                    "all {messages} message(s) that are left are leased; the first of these leases ends at \
-                     {} ms",
-                    until.0
-                ),
-                until,
-            )
-        },
-        Obstacle::DeadLetterBacklog { messages } => v1::Obstacle {
-            messages,
-            ..words(
-                "dead-letter-backlog",
-                format!(
-                    "{messages} dead letter(s) wait for room in their target: drain it, raise its limit, or \
-                     set another"
-                ),
-            )
-        },
-        Obstacle::Full => words(
-            "full",
+        Obstacle::SingleActiveBusy { leases, until } => format!(
+            "the next consumer waits for {leases} lease(s) of the one before it: they are over {}",
+            time_left(now, until)
+        ),
+        Obstacle::Delayed { messages, until } => format!(
+            "{messages} message(s) are not due yet; the first is {}",
+            time_left(now, until)
+        ),
+        Obstacle::AllLeased { messages, until } => format!(
+            "all {messages} message(s) that are left are leased; the first of these leases ends {}",
+            time_left(now, until)
+        ),
+        Obstacle::DeadLetterBacklog { messages } => format!(
+            "{messages} dead letter(s) wait for room in their target: drain it, raise its limit, or set another"
+        ),
+        Obstacle::Full => {
             "a limit of the queue is reached, so publishes are refused: drain it, or raise the limit"
-                .to_owned(),
-        ),
+                .to_owned()
+        }
     }
 }
 
-fn words(kind: &str, message: String) -> v1::Obstacle {
-    v1::Obstacle {
-        kind: kind.to_owned(),
-        message,
-        messages: 0,
-        until_ms: 0,
+/// How long until then, in the largest unit of which there are two.
+fn time_left(now: Timestamp, until: Timestamp) -> String {
+    const UNITS: [(u64, &str); 4] = [
+        (24 * 60 * 60 * 1_000, "d"),
+        (60 * 60 * 1_000, "h"),
+        (60 * 1_000, "min"),
+        (1_000, "s"),
+    ];
+    match until.0.saturating_sub(now.0) {
+        0 => "now".to_owned(),
+        left => {
+            let unit = UNITS.into_iter().find(|(ms, _)| left >= 2 * ms);
+            let (ms, unit) = unit.unwrap_or((1, "ms"));
+            format!("in {} {unit}", left.div_ceil(ms))
+        }
     }
 }
 
-fn timed(kind: &str, message: String, until: Timestamp) -> v1::Obstacle {
-    v1::Obstacle {
-        until_ms: until.0,
-        ..words(kind, message)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_obstacle_is_told_with_its_numbers_and_when_it_ends() {
+        let obstacle = Obstacle::Delayed {
+            messages: 3,
+            until: Timestamp(95_000),
+        };
+        let told = in_words(&obstacle, Timestamp(5_000));
+        assert_eq!(
+            (told.kind.as_str(), told.messages, told.until_ms),
+            ("delayed", 3, 95_000)
+        );
+        assert_eq!(told.message, "3 message(s) are not due yet; the first is in 90 s");
+    }
+
+    #[test]
+    fn time_left_has_a_unit_that_fits() {
+        let left = |ms: u64| time_left(Timestamp(1_000), Timestamp(1_000 + ms));
+        assert_eq!(time_left(Timestamp(7), Timestamp(3)), "now");
+        let told: Vec<_> = [0, 1, 1_999, 2_000, 119_999, 120_000, 7_200_000, 172_800_000]
+            .into_iter()
+            .map(left)
+            .collect();
+        let expected = [
+            "now",
+            "in 1 ms",
+            "in 1999 ms",
+            "in 2 s",
+            "in 120 s",
+            "in 2 min",
+            "in 2 h",
+            "in 2 d",
+        ];
+        assert_eq!(told, expected);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use quorate_core::QueueView;
 use quorate_core::browse::Obstacle;
 use quorate_core::command::{Command, PurgeStates, SettingsPatch};
-use quorate_core::ids::{QueueName, RequestId};
+use quorate_core::ids::{QueueName, RequestId, Timestamp};
 use quorate_core::outcome::{Rejection, Reply};
 
 use super::{Answered, Broker, unexpected};
@@ -24,6 +24,8 @@ pub struct Explanation {
     pub obstacles: Vec<Obstacle>,
     /// There is no leader: the above is what this node knows, and may be old.
     pub no_leader: bool,
+    /// Cluster time of the answer.
+    pub now: Timestamp,
 }
 
 impl Broker {
@@ -114,6 +116,7 @@ impl Broker {
             queue,
             obstacles,
             no_leader,
+            now: self.cluster_time(),
         };
         Ok((read_index.max(applied), explanation))
     }
