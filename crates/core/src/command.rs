@@ -165,7 +165,7 @@ pub enum Command {
     DeleteExchange {
         /// Its name.
         name: ExchangeName,
-        /// Refuse if anything is bound to it.
+        /// Refuse if a binding leads from or to it.
         if_unused: bool,
     },
     /// Ensures a binding.

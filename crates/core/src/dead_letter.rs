@@ -37,17 +37,22 @@ pub(crate) struct Retry {
     passed_over: u32,
 }
 
-/// What becomes of a dead letter.
-enum Fate {
-    /// It goes to these queues, in the order of their ids, having come through
-    /// these exchanges.
-    Goes(Vec<QueueId>, BTreeMap<ExchangeId, Flow>),
-    /// It waits until there is room, and so do those after it.
-    WaitsForRoom,
-    /// Nothing routes it, or it would not fit into an empty target either: it
-    /// waits, and others may go.
-    WaitsAlone,
-    Stays,
+/// Where a dead letter goes.
+struct Way {
+    /// To these queues, in the order of their ids.
+    targets: Vec<QueueId>,
+    /// Through these exchanges.
+    flows: BTreeMap<ExchangeId, Flow>,
+}
+
+/// Why a dead letter goes nowhere.
+enum Stays {
+    /// Until there is room, and so do those after it.
+    ForRoom,
+    /// Nothing routes it, or it would not fit into an empty target either: others
+    /// may go.
+    Alone,
+    ForGood,
 }
 
 impl Broker {
@@ -60,13 +65,10 @@ impl Broker {
         reason: DeadReason,
         displacing: &mut Displacing,
     ) {
-        match self.fate(queue, position, displacing) {
-            Fate::Goes(targets, flows) => {
-                self.count_flows(&flows);
-                self.send_letter(queue, position, reason, &targets, displacing);
-            }
-            Fate::WaitsForRoom | Fate::WaitsAlone => self.die(queue, position, reason, true),
-            Fate::Stays => self.die(queue, position, reason, false),
+        match self.way_of_letter(queue, position, displacing) {
+            Ok(way) => self.send_letter(queue, position, reason, &way, displacing),
+            Err(Stays::ForRoom | Stays::Alone) => self.die(queue, position, reason, true),
+            Err(Stays::ForGood) => self.die(queue, position, reason, false),
         }
     }
 
@@ -82,51 +84,55 @@ impl Broker {
         self.tell(queue, record.id, Change::Died { reason, error });
     }
 
-    fn fate(&self, queue: QueueId, position: u64, displacing: &Displacing) -> Fate {
-        let record = self.record(queue, position);
-        let settings = &self.held(queue).head.settings;
-        let mut routed = Routed::default();
-        if let Some(name) = &settings.dead_letter_queue {
-            let Some(target) = self.names.get(name) else {
-                return Fate::WaitsForRoom;
-            };
-            routed.queues.insert(*target);
-        } else if let Some(name) = &settings.dead_letter_exchange {
-            let exchange = self.exchanges.names.get(name);
-            let Some(exchange) = exchange.filter(|_| self.copies < COPIES_PER_ENTRY) else {
-                return Fate::WaitsForRoom;
-            };
-            let key = self.held(queue).letter_key(record);
-            let headers = record.address().map_or(&NO_HEADERS, |address| &address.headers);
-            self.route(*exchange, key, headers, &mut routed);
-            if routed.queues.is_empty() {
-                return Fate::WaitsAlone;
-            }
+    fn way_of_letter(&self, queue: QueueId, position: u64, displacing: &Displacing) -> Result<Way, Stays> {
+        let letter = self.record(queue, position);
+        let Routed { mut queues, flows } = self.route_letter(queue, letter)?;
+        let circular =
+            |target| target == queue || letter.died_in(target) || displacing.queues.contains(&target);
+        queues.retain(|target| !circular(*target));
+        let weary = letter.deaths() >= DEATHS_MAX || displacing.queues.len() >= DISPLACEMENTS_MAX;
+        if queues.is_empty() || weary {
+            return Err(Stays::ForGood);
         }
-        let circular = |target: &QueueId| {
-            *target == queue || record.died_in(*target) || displacing.queues.contains(target)
-        };
-        let targets = routed.queues.into_iter().filter(|target| !circular(target));
-        let targets: Vec<QueueId> = targets.collect();
-        let weary = record.deaths() >= DEATHS_MAX || displacing.queues.len() >= DISPLACEMENTS_MAX;
-        if targets.is_empty() || weary {
-            return Fate::Stays;
+        if queues
+            .iter()
+            .any(|target| self.held(*target).is_too_small_for(letter))
+        {
+            return Err(Stays::Alone);
         }
         let full = |target: &QueueId| {
             let promised = displacing.promised.get(target).copied().unwrap_or_default();
-            let more = Tally::of(record).plus(promised);
+            let more = Tally::of(letter).plus(promised);
             self.held(*target).limit_against(more, Tally::default()).is_some()
         };
-        if targets
-            .iter()
-            .any(|target| self.held(*target).is_too_small_for(record))
-        {
-            return Fate::WaitsAlone;
+        if queues.iter().any(full) {
+            return Err(Stays::ForRoom);
         }
-        if targets.iter().any(full) {
-            return Fate::WaitsForRoom;
+        let targets = queues.into_iter().collect();
+        Ok(Way { targets, flows })
+    }
+
+    /// The queues to which dead letters of a queue go, whether or not they can take
+    /// this one; none if no target is set.
+    fn route_letter(&self, queue: QueueId, letter: &Record) -> Result<Routed, Stays> {
+        let queue = self.held(queue);
+        let mut routed = Routed::default();
+        if let Some(name) = &queue.head.settings.dead_letter_queue {
+            let target = self.names.get(name).ok_or(Stays::ForRoom)?;
+            routed.queues.insert(*target);
+        } else if let Some(name) = &queue.head.settings.dead_letter_exchange {
+            if self.copies >= COPIES_PER_ENTRY {
+                return Err(Stays::ForRoom);
+            }
+            let exchange = self.exchanges.names.get(name).ok_or(Stays::ForRoom)?;
+            let key = queue.letter_key(letter);
+            let headers = letter.address().map_or(&NO_HEADERS, |address| &address.headers);
+            self.route(*exchange, key, headers, &mut routed);
+            if routed.queues.is_empty() {
+                return Err(Stays::Alone);
+            }
         }
-        Fate::Goes(targets, routed.flows)
+        Ok(routed)
     }
 
     fn send_letter(
@@ -134,9 +140,10 @@ impl Broker {
         queue: QueueId,
         position: u64,
         reason: DeadReason,
-        targets: &[QueueId],
+        Way { targets, flows }: &Way,
         displacing: &mut Displacing,
     ) {
+        self.count_flows(flows);
         let names = targets.iter().map(|target| self.held(*target).head.name.clone());
         let left = Change::Left {
             exit: Exit::DeadLettered,
@@ -191,24 +198,25 @@ impl Broker {
             unreachable!("a backlog is of dead messages");
         };
         let mut displacing = Displacing::default();
-        match self.fate(queue, position, &displacing) {
-            Fate::Goes(targets, flows) => {
-                self.count_flows(&flows);
-                self.send_letter(queue, position, reason, &targets, &mut displacing);
+        let Retry { passed_over, .. } = retry;
+        match self.way_of_letter(queue, position, &displacing) {
+            Ok(way) => {
+                self.send_letter(queue, position, reason, &way, &mut displacing);
+                self.retry_now(queue, position + 1, passed_over);
             }
-            Fate::Stays => self.change(queue, position, |record| {
-                let backlog = false;
-                record.state = State::Dead { reason, at, backlog };
-            }),
-            Fate::WaitsForRoom => return self.retry_later(queue, 0),
-            Fate::WaitsAlone if retry.passed_over >= PASSED_OVER_MAX => {
-                return self.retry_later(queue, position);
+            Err(Stays::ForGood) => {
+                self.change(queue, position, |record| {
+                    let backlog = false;
+                    record.state = State::Dead { reason, at, backlog };
+                });
+                self.retry_now(queue, position + 1, passed_over);
             }
-            Fate::WaitsAlone => {
-                return self.retry_now(queue, position + 1, retry.passed_over + 1);
+            Err(Stays::ForRoom) => self.retry_later(queue, 0),
+            Err(Stays::Alone) if passed_over < PASSED_OVER_MAX => {
+                self.retry_now(queue, position + 1, passed_over + 1);
             }
+            Err(Stays::Alone) => self.retry_later(queue, position),
         }
-        self.retry_now(queue, position + 1, retry.passed_over);
     }
 
     /// The settings of a queue have changed, or its backlog may go for another
@@ -218,37 +226,24 @@ impl Broker {
     }
 
     fn retry_now(&mut self, queue: QueueId, from: u64, passed_over: u32) {
-        let at = self.now;
-        self.set_retry(
-            queue,
-            Retry {
-                at,
-                from,
-                passed_over,
-            },
-        );
+        self.set_retry(queue, self.now, from, passed_over);
     }
 
     fn retry_later(&mut self, queue: QueueId, from: u64) {
-        let at = self.now.after(BACKLOG_RETRY);
-        let passed_over = 0;
-        self.set_retry(
-            queue,
-            Retry {
+        self.set_retry(queue, self.now.after(BACKLOG_RETRY), from, 0);
+    }
+
+    /// Tries then instead; not at all if there is no backlog any more.
+    fn set_retry(&mut self, queue: QueueId, at: Timestamp, from: u64, passed_over: u32) {
+        let head = &mut self.queues.get_mut(&queue).expect("the caller saw it").head;
+        if let Some(retry) = &mut head.retry {
+            self.deadlines.remove(retry.at, Due::Backlog { queue });
+            self.deadlines.insert(at, Due::Backlog { queue });
+            *retry = Retry {
                 at,
                 from,
                 passed_over,
-            },
-        );
-    }
-
-    /// Tries at that time instead; not at all if there is no backlog any more.
-    fn set_retry(&mut self, queue: QueueId, retry: Retry) {
-        let head = &mut self.queues.get_mut(&queue).expect("the caller saw it").head;
-        if let Some(before) = &mut head.retry {
-            self.deadlines.remove(before.at, Due::Backlog { queue });
-            self.deadlines.insert(retry.at, Due::Backlog { queue });
-            *before = retry;
+            };
         }
     }
 
