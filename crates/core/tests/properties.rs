@@ -13,9 +13,10 @@ use journal::Journal;
 use model::Model;
 use proptest::prelude::*;
 use proptest::sample::select;
+use quorate_core::browse::{Filter, MessageView};
 use quorate_core::command::{
     Binding, Command, Destination, ExchangeKind, ExchangeSettingsPatch, HeaderMatch, Labels, NewMessage,
-    Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Target, Verdict,
+    Operation, Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch, Settlement, Target, Verdict,
 };
 use quorate_core::effect::Effect;
 use quorate_core::ids::{
@@ -128,12 +129,14 @@ proptest! {
         for entry in log_of(&plan) {
             let applied = entry.apply(&mut broker);
             for (request, outcome) in entry.requests.iter().zip(&applied.outcomes) {
-                if let (Command::Publish(_), Ok(Reply::Published(published))) = (&request.command, outcome) {
-                    // A repeated request says again what was published earlier.
-                    if published.first.index == entry.meta.index {
-                        live.extend(taken(published));
-                    }
-                }
+                let published = match (&request.command, outcome) {
+                    (Command::Publish(_), Ok(Reply::Published(published))) => std::slice::from_ref(published),
+                    (Command::Transact { .. }, Ok(Reply::Transacted { published, .. })) => published,
+                    _ => &[],
+                };
+                // A repeated request says again what was published earlier.
+                let new = published.iter().filter(|published| published.first.index == entry.meta.index);
+                live.extend(new.flat_map(taken));
             }
             for effect in &applied.effects {
                 if let Effect::ContentDropped { id } = effect {
@@ -211,7 +214,19 @@ fn compare(applied: &Applied, expected: &Applied) -> Result<(), TestCaseError> {
 
 /// How a refusal is worded is not compared.
 fn coarse(outcome: Outcome) -> Outcome {
-    let blank = |rejection| match rejection {
+    match outcome {
+        Ok(Reply::Operated(operated)) => {
+            let operated = operated
+                .into_iter()
+                .map(|operated| operated.map_err(coarse_rejection));
+            Ok(Reply::Operated(operated.collect()))
+        }
+        other => other.map_err(coarse_rejection),
+    }
+}
+
+fn coarse_rejection(rejection: Rejection) -> Rejection {
+    match rejection {
         Rejection::InvalidArgument { .. } => Rejection::InvalidArgument {
             field: String::new(),
             problem: String::new(),
@@ -224,9 +239,17 @@ fn coarse(outcome: Outcome) -> Outcome {
             exchange,
             differing: Vec::new(),
         },
+        Rejection::WrongState { message, state, .. } => Rejection::WrongState {
+            message,
+            state,
+            problem: String::new(),
+        },
+        Rejection::TransactionRefused { part, cause } => Rejection::TransactionRefused {
+            part,
+            cause: Box::new(coarse_rejection(*cause)),
+        },
         other => other,
-    };
-    outcome.map_err(blank)
+    }
 }
 
 fn compare_views(broker: &Broker, model: &Model) -> Result<(), TestCaseError> {
@@ -240,6 +263,7 @@ fn compare_views(broker: &Broker, model: &Model) -> Result<(), TestCaseError> {
         prop_assert_eq!(view.oldest_ready, model.oldest_ready(queue));
         prop_assert_eq!(view.oldest_leased, model.oldest_leased(queue));
         prop_assert_eq!(broker.explain(&queue.name), Some(model.explain(queue)));
+        compare_messages(broker, model, queue)?;
     }
     for exchange in &model.exchanges {
         let view = broker.exchange(&exchange.name).unwrap();
@@ -259,6 +283,33 @@ fn compare_views(broker: &Broker, model: &Model) -> Result<(), TestCaseError> {
             .map(|c| (c.id, c.credit, c.in_flight))
             .collect();
         prop_assert_eq!(consumers, model.consumers_of(session.id));
+    }
+    Ok(())
+}
+
+/// All messages of a queue, and how they are found.
+fn compare_messages(broker: &Broker, model: &Model, queue: &model::Queue) -> Result<(), TestCaseError> {
+    let browsed = broker.browse(&queue.name, 0, usize::MAX, usize::MAX, &Filter::default());
+    let known = |view: MessageView| MessageView {
+        lease: None,
+        dead: view.dead.map(|(reason, _)| (reason, Timestamp(0))),
+        ..view
+    };
+    let messages: Vec<MessageView> = browsed.unwrap().messages.into_iter().map(known).collect();
+    prop_assert_eq!(&messages, &model.browse(queue));
+    let ids = messages.iter().map(|message| Selector::Message(message.id));
+    let dedup_ids = ["x", "y", "z"].map(|id| Selector::DedupId(id.to_owned()));
+    for selector in ids.chain(dedup_ids) {
+        let found = broker
+            .find(&queue.name, &selector)
+            .map(|message| message.position);
+        prop_assert_eq!(
+            found,
+            model.find_selected(queue, &selector),
+            "{:?} in {}",
+            selector,
+            queue.name
+        );
     }
     Ok(())
 }
@@ -331,6 +382,14 @@ enum Planned {
     },
     /// Each of the n-th last lease.
     Settle(Vec<(prop::sample::Index, Verdict)>),
+    /// The same, each at most once, and publishes.
+    Transact(
+        Vec<(prop::sample::Index, Verdict)>,
+        Vec<(Target, Vec<(NewMessage, u32)>)>,
+    ),
+    /// On the n-th of the messages with which it can be done, or, if false, on
+    /// those with a dedup id.
+    Operate(QueueName, Vec<(prop::sample::Index, bool)>, Operation),
     /// With the epoch of the n-th last attach.
     Close(SessionId, prop::sample::Index),
 }
@@ -404,10 +463,34 @@ fn planned_id() -> impl Strategy<Value = PlannedId> {
 fn planned() -> impl Strategy<Value = Planned> {
     prop_oneof![
         8 => command().prop_map(|command| Planned::Command(command.into())),
-        8 => (target(), prop::collection::vec((new_message(), 0..50_u32), 0..5))
-            .prop_map(|(target, messages)| Planned::Publish { target, messages }),
-        10 => prop::collection::vec((any::<prop::sample::Index>(), verdict()), 1..4).prop_map(Planned::Settle),
+        8 => publish().prop_map(|(target, messages)| Planned::Publish { target, messages }),
+        10 => settlements(1).prop_map(Planned::Settle),
+        5 => (settlements(0), prop::collection::vec(publish(), 0..3))
+            .prop_map(|(settlements, publishes)| Planned::Transact(settlements, publishes)),
+        6 => (queue(), prop::collection::vec((any::<prop::sample::Index>(), prop::bool::weighted(0.8)), 1..4), operation())
+            .prop_map(|(queue, messages, operation)| Planned::Operate(queue, messages, operation)),
         1 => (session(), any::<prop::sample::Index>()).prop_map(|(s, n)| Planned::Close(s, n)),
+    ]
+}
+
+fn publish() -> impl Strategy<Value = (Target, Vec<(NewMessage, u32)>)> {
+    (target(), prop::collection::vec((new_message(), 0..50_u32), 0..5))
+}
+
+fn settlements(min: usize) -> impl Strategy<Value = Vec<(prop::sample::Index, Verdict)>> {
+    prop::collection::vec((any::<prop::sample::Index>(), verdict()), min..4)
+}
+
+/// The redrive to undo is looked up when it is its turn.
+fn operation() -> impl Strategy<Value = Operation> {
+    let delay = select(vec![Millis(0), Millis(500), Millis(20_000)]);
+    let deliver_at = prop_oneof![3 => Just(0), 1 => 1_000..3_000_u64].prop_map(Timestamp);
+    prop_oneof![
+        1 => Just(Operation::Delete),
+        2 => queue().prop_map(|to| Operation::Move { to }),
+        2 => (delay, deliver_at).prop_map(|(delay, deliver_at)| Operation::Reschedule { delay, deliver_at }),
+        3 => prop::option::weighted(0.3, queue()).prop_map(|to| Operation::Redrive { to }),
+        3 => Just(Operation::UndoRedrive { redrive: 0 }),
     ]
 }
 
@@ -715,6 +798,47 @@ impl PlannedId {
     }
 }
 
+fn settle(settlements: &[(prop::sample::Index, Verdict)], tokens: &[Token]) -> Vec<Settlement> {
+    let settlements = settlements.iter().map(|(n, verdict)| Settlement {
+        token: *n.get(tokens),
+        verdict: verdict.clone(),
+    });
+    settlements.collect()
+}
+
+/// Names messages that are there.
+fn operate(
+    broker: &Broker,
+    queue: &QueueName,
+    messages: &[(prop::sample::Index, bool)],
+    operation: &Operation,
+) -> Command {
+    let filter = Filter {
+        dead_letters_only: matches!(operation, Operation::Redrive { .. }),
+        ..Filter::default()
+    };
+    let browsed = broker.browse(queue, 0, usize::MAX, usize::MAX, &filter);
+    let mut candidates = browsed.map_or(Vec::new(), |browsed| browsed.messages);
+    let mut operation = operation.clone();
+    if let Operation::UndoRedrive { redrive } = &mut operation {
+        candidates.retain(|message| message.redrive.is_some());
+        *redrive = candidates.last().and_then(|message| message.redrive).unwrap_or(0);
+    }
+    let unknown = MessageId { index: 1, number: 77 };
+    let select_one =
+        |(n, by_id): &(prop::sample::Index, bool)| match candidates.get(n.index(candidates.len().max(1))) {
+            Some(message) if *by_id => Selector::Message(message.id),
+            None if *by_id => Selector::Message(unknown),
+            Some(message) if !message.dedup_id.is_empty() => Selector::DedupId(message.dedup_id.clone()),
+            _ => Selector::DedupId("x".to_owned()),
+        };
+    Command::Operate {
+        queue: queue.clone(),
+        messages: messages.iter().map(select_one).collect(),
+        operation,
+    }
+}
+
 /// Turns a plan into a log, by running it.
 fn log_of(plan: &[PlannedEntry]) -> Vec<Entry> {
     let mut broker = Broker::new();
@@ -743,17 +867,39 @@ fn log_of(plan: &[PlannedEntry]) -> Vec<Entry> {
                 Planned::Settle(settlements) => {
                     // Mostly of the last few leases, so that many are current.
                     let recent = &tokens[tokens.len().saturating_sub(6)..];
-                    let settle = |(n, verdict): &(prop::sample::Index, Verdict)| Settlement {
-                        token: *n.get(recent),
-                        verdict: verdict.clone(),
-                    };
                     match recent {
                         [] => Command::Tick,
                         _ => Command::Settle {
-                            settlements: settlements.iter().map(settle).collect(),
+                            settlements: settle(settlements, recent),
                         },
                     }
                 }
+                Planned::Transact(settlements, publishes) => {
+                    let recent = &tokens[tokens.len().saturating_sub(3)..];
+                    let mut settlements = match recent {
+                        [] => Vec::new(),
+                        _ => settle(settlements, recent),
+                    };
+                    if n % 8 > 0 {
+                        // Else there may be some that name a lease twice.
+                        settlements.sort_by_key(|settlement| settlement.token);
+                        settlements.dedup_by_key(|settlement| settlement.token);
+                    }
+                    contents.extend(
+                        publishes
+                            .iter()
+                            .flat_map(|(_, messages)| messages.iter().map(|(_, bytes)| *bytes)),
+                    );
+                    let publishes = publishes.iter().map(|(target, messages)| Publish {
+                        target: target.clone(),
+                        messages: messages.iter().map(|(message, _)| message.clone()).collect(),
+                    });
+                    Command::Transact {
+                        settlements,
+                        publishes: publishes.collect(),
+                    }
+                }
+                Planned::Operate(queue, messages, operation) => operate(&broker, queue, messages, operation),
                 Planned::Close(session, n) => {
                     let recent = &epochs[epochs.len().saturating_sub(2)..];
                     Command::CloseSession {

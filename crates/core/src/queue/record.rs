@@ -138,13 +138,17 @@ impl Record {
         self.extra.get_or_insert_default()
     }
 
+    fn first_error(&self) -> &str {
+        self.extra.as_ref().map_or("", |extra| &extra.first_error)
+    }
+
     pub(crate) fn last_error(&self) -> &str {
         self.extra.as_ref().map_or("", |extra| &extra.last_error)
     }
 
     /// A lease ended in failure.
     pub(crate) fn failed(&mut self, error: &str) {
-        if self.failures == 0 && !error.is_empty() {
+        if self.failures == 0 && self.first_error() != error {
             error.clone_into(&mut self.extra_mut().first_error);
         }
         if self.last_error() != error {

@@ -43,6 +43,7 @@ impl Model {
 
     fn die(&mut self, i: usize, reason: DeadReason, backlog: bool) {
         self.messages[i].state = State::Dead { reason, backlog };
+        self.messages[i].redrive = None;
     }
 
     fn fate(&mut self, i: usize, making_room: &[QueueId]) -> Fate {
@@ -120,6 +121,7 @@ impl Model {
             grants: 0,
             state: State::Ready,
             first_error: String::new(),
+            redrive: None,
             dead_letter: Some(DeadLetter {
                 origin: self.queues[q].name.clone(),
                 origin_id: message.queue,

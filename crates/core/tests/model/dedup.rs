@@ -4,7 +4,7 @@ use quorate_core::command::NewMessage;
 use quorate_core::ids::{ExchangeName, MessageId, Millis, QueueId};
 use quorate_core::outcome::{Duplicate, Exit, MessageState};
 
-use super::{Message, Model, State};
+use super::{Message, Model};
 
 /// A window clears away at most so many that are too old for one that comes.
 const CLEARED_MAX: usize = 4;
@@ -21,11 +21,10 @@ pub(super) struct Remembered {
     state: MessageState,
 }
 
-/// What came of looking for duplicates; nothing is changed by that yet.
-pub(super) struct Deduplicated {
-    pub(super) duplicates: Vec<Duplicate>,
+/// All windows, while publishes are planned: nothing is changed by that yet.
+pub(super) struct Windows {
     queues: Vec<(QueueId, Window)>,
-    exchange: Option<(usize, Window)>,
+    exchanges: Vec<(ExchangeName, Window)>,
 }
 
 struct Window {
@@ -72,79 +71,81 @@ impl Window {
 }
 
 impl Model {
-    /// Takes out of the routes of each message the queues that know it, or all if
-    /// the exchange does.
-    pub(super) fn deduplicate(
-        &self,
-        exchange: Option<&ExchangeName>,
-        messages: &[NewMessage],
-        first: usize,
-        routes: &mut [Vec<QueueId>],
-    ) -> Deduplicated {
+    pub(super) fn windows(&self) -> Windows {
         let queues = self.queues.iter().map(|queue| {
             let settings = &queue.settings;
             let window = Window::new(&queue.remembered, settings.dedup_window, settings.dedup_count_max);
             (queue.id, window)
         });
-        let exchange = exchange.map(|name| {
-            let place = self
-                .exchanges
-                .iter()
-                .position(|exchange| exchange.name == *name)
-                .unwrap();
-            let exchange = &self.exchanges[place];
+        let exchanges = self.exchanges.iter().map(|exchange| {
             let settings = &exchange.settings;
             let window = Window::new(
                 &exchange.remembered,
                 settings.dedup_window,
                 settings.dedup_count_max,
             );
-            (place, window)
+            (exchange.name.clone(), window)
         });
-        let mut done = Deduplicated {
-            duplicates: Vec::new(),
+        Windows {
             queues: queues.collect(),
-            exchange,
-        };
-        for (n, message) in messages.iter().enumerate() {
-            if !dedup_id(message).is_empty() && !routes[n].is_empty() {
-                self.deduplicate_one(&mut done, message, (n, first + n), &mut routes[n]);
-            }
+            exchanges: exchanges.collect(),
         }
-        done
     }
 
+    /// Takes out of the routes of each message the queues that know it, or all if
+    /// the exchange does.
+    pub(super) fn deduplicate(
+        &self,
+        windows: &mut Windows,
+        exchange: Option<&ExchangeName>,
+        messages: &[NewMessage],
+        first: usize,
+        routes: &mut [Vec<QueueId>],
+    ) -> Vec<Duplicate> {
+        let mut duplicates = Vec::new();
+        for (n, message) in messages.iter().enumerate() {
+            if dedup_id(message).is_empty() || routes[n].is_empty() {
+                continue;
+            }
+            let known = self.deduplicate_one(windows, exchange, message, first + n, &mut routes[n]);
+            duplicates.extend(known.map(|known| Duplicate {
+                place: n as u32,
+                first: known.first,
+                state: self.state_of(&known),
+            }));
+        }
+        duplicates
+    }
+
+    /// The first of its id, if that leaves no queue.
     fn deduplicate_one(
         &self,
-        done: &mut Deduplicated,
+        windows: &mut Windows,
+        exchange: Option<&ExchangeName>,
         message: &NewMessage,
-        (place, number): (usize, usize),
+        number: usize,
         route: &mut Vec<QueueId>,
-    ) {
+    ) -> Option<Remembered> {
         let id = dedup_id(message);
-        let duplicate = |known: &Remembered| Duplicate {
-            place: place as u32,
-            first: known.first,
-            state: self.state_of(known),
-        };
-        if let Some((_, window)) = &mut done.exchange
+        let Windows { queues, exchanges } = windows;
+        let mut exchange = exchanges.iter_mut().find(|(name, _)| exchange == Some(name));
+        if let Some((_, window)) = &mut exchange
             && let Some(known) = window.find(id, self.now)
         {
-            done.duplicates.push(duplicate(&known));
             route.clear();
-            return;
+            return Some(known);
         }
         route.sort();
         let mut knowing = Vec::new();
         route.retain(|queue| {
-            let (_, window) = done.queues.iter_mut().find(|(id, _)| id == queue).unwrap();
+            let (_, window) = queues.iter_mut().find(|(id, _)| id == queue).unwrap();
             let known = window.find(id, self.now);
             knowing.extend(known.clone());
             known.is_none()
         });
-        if route.is_empty() {
-            done.duplicates.push(duplicate(&knowing[0]));
-        }
+        let Some(first_queue) = route.first() else {
+            return Some(knowing.remove(0));
+        };
         let delayed = message.delay.0 > 0 || message.deliver_at.0 > self.now;
         let remembered = |queue| Remembered {
             id: id.to_owned(),
@@ -161,37 +162,38 @@ impl Model {
             },
         };
         for queue in route.iter() {
-            let (_, window) = done.queues.iter_mut().find(|(id, _)| id == queue).unwrap();
+            let (_, window) = queues.iter_mut().find(|(id, _)| id == queue).unwrap();
             window.remember(remembered(*queue));
         }
-        if let (Some((_, window)), Some(queue)) = (&mut done.exchange, route.first()) {
-            window.remember(remembered(*queue));
+        if let Some((_, window)) = exchange {
+            window.remember(remembered(*first_queue));
         }
+        None
     }
 
-    /// The publish is done.
-    pub(super) fn take_note(&mut self, done: Deduplicated) {
-        for (queue, window) in done.queues {
+    /// What was planned is going to be done.
+    pub(super) fn take_note(&mut self, windows: Windows) {
+        for (queue, window) in windows.queues {
             let q = self.by_id(queue);
             self.queues[q].remembered = window.remembered;
             self.queues[q].gone.duplicates += window.hits;
         }
-        if let Some((place, window)) = done.exchange {
-            self.exchanges[place].remembered = window.remembered;
-            self.exchanges[place].duplicates += window.hits;
+        for (name, window) in windows.exchanges {
+            let exchange = self
+                .exchanges
+                .iter_mut()
+                .find(|exchange| exchange.name == name)
+                .unwrap();
+            exchange.remembered = window.remembered;
+            exchange.duplicates += window.hits;
         }
     }
 
     /// Where it is now; how it was last known to be if it is not there.
     fn state_of(&self, remembered: &Remembered) -> MessageState {
         let its = |m: &&Message| m.queue == remembered.queue && m.id == remembered.first;
-        match self.messages.iter().rev().find(its).map(|message| message.state) {
-            Some(State::Ready) => MessageState::Ready,
-            Some(State::Delayed(_)) => MessageState::Delayed,
-            Some(State::Leased { .. }) => MessageState::Leased,
-            Some(State::Dead { .. }) => MessageState::Dead,
-            None => remembered.state,
-        }
+        let message = self.messages.iter().rev().find(its);
+        message.map_or(remembered.state, Message::state)
     }
 
     /// A message left its queue.

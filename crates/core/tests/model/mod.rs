@@ -5,9 +5,12 @@
 //! the bounds on sizes and numbers, and that one entry does a limited part of
 //! what is due: scripts and unit tests look at those.
 
+mod browse;
 mod dead_letter;
 mod dedup;
+mod operate;
 mod order;
+mod publish;
 mod routing;
 
 use std::collections::BTreeMap;
@@ -23,7 +26,7 @@ use quorate_core::ids::{
     ClientId, ConsumerId, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId,
     Timestamp, Token,
 };
-use quorate_core::outcome::{Exit, Outcome, Published, Rejection, Reply, Settled};
+use quorate_core::outcome::{Exit, Outcome, Rejection, Reply, Settled};
 use quorate_core::{Applied, QueueCounts, Repeated};
 
 const SESSION_GRACE: u64 = 10_000;
@@ -40,8 +43,8 @@ pub(crate) struct Model {
     pub(crate) queues: Vec<Queue>,
     pub(crate) exchanges: Vec<routing::Exchange>,
     pub(crate) messages: Vec<Message>,
-    /// Messages and bytes that the publish under way is about to enter.
-    promised: Vec<(QueueId, u64, u64)>,
+    /// Messages and bytes that the publishes under way are about to enter.
+    promised: Vec<publish::Need>,
     /// Dead letters that have left their queue and are still to enter another.
     under_way: Vec<MessageId>,
     pub(crate) sessions: Vec<Session>,
@@ -84,6 +87,7 @@ pub(crate) struct Message {
     dead_letter: Option<DeadLetter>,
     deaths: Vec<QueueId>,
     dedup_id: String,
+    redrive: Option<Box<operate::Redrive>>,
     /// Routing key and headers, if an exchange may want to know.
     address: Option<(Option<String>, BTreeMap<String, String>)>,
 }
@@ -508,7 +512,15 @@ impl Model {
                 self.queues[q].paused = *paused;
                 Ok(Reply::Done)
             }
-            _ => Err(Rejection::LimitExceeded(String::new())),
+            Command::Transact {
+                settlements,
+                publishes,
+            } => self.transact(settlements, publishes, first, contents),
+            Command::Operate {
+                queue,
+                messages,
+                operation,
+            } => self.operate(queue, messages, operation),
         }
     }
 
@@ -594,79 +606,6 @@ impl Model {
         Ok(Reply::Deleted { count })
     }
 
-    fn publish(&mut self, publish: &Publish, first: usize, bytes: &[u32]) -> Outcome {
-        let messages = &publish.messages;
-        if messages.is_empty() {
-            return Err(invalid());
-        }
-        let exchange = match &publish.target {
-            Target::Queue(_) => None,
-            Target::Exchange { name, .. } => Some(name),
-        };
-        let mut routes = match &publish.target {
-            Target::Queue(name) => vec![vec![self.queues[self.queue(name)?].id]; messages.len()],
-            Target::Exchange { name, .. } => self.route_all(name, messages, false)?,
-        };
-        let places = 0..messages.len();
-        let unroutable: Vec<u32> = places
-            .clone()
-            .filter(|n| routes[*n].is_empty())
-            .map(|n| n as u32)
-            .collect();
-        if let (
-            Target::Exchange {
-                name,
-                mandatory: true,
-            },
-            Some(n),
-        ) = (&publish.target, unroutable.first())
-        {
-            let labels = messages[*n as usize].labels.as_deref();
-            return Err(Rejection::Unroutable {
-                exchange: name.clone(),
-                routing_key: labels.map_or(String::new(), |labels| labels.routing_key.clone()),
-            });
-        }
-        let deduplicated = self.deduplicate(exchange, messages, first, &mut routes);
-        let duplicates = deduplicated.duplicates.clone();
-        let mut queues: Vec<QueueId> = routes.iter().flatten().copied().collect();
-        queues.sort();
-        queues.dedup();
-        let mut needs = Vec::new();
-        for id in queues {
-            let coming: Vec<usize> = places.clone().filter(|n| routes[*n].contains(&id)).collect();
-            let sum: u64 = coming.iter().map(|n| u64::from(bytes[*n])).sum();
-            if !self.fits(id, coming.len() as u64, sum) {
-                return Err(Rejection::QueueFull {
-                    queue: self.queues[self.by_id(id)].name.clone(),
-                    limit: String::new(),
-                });
-            }
-            needs.push((id, coming.len() as u64, sum));
-        }
-        if let Target::Exchange { name, .. } = &publish.target {
-            self.route_all(name, messages, true)?;
-        }
-        self.take_note(deduplicated);
-        self.promised = needs.clone();
-        for (id, count, sum) in needs {
-            self.make_room(id, count, sum, &[]);
-            self.promised.retain(|(promised, ..)| *promised != id);
-            for n in places.clone().filter(|n| routes[*n].contains(&id)) {
-                self.enter_new(id, publish, n, first, bytes[n]);
-            }
-        }
-        Ok(Reply::Published(Published {
-            first: MessageId {
-                index: self.index,
-                number: first as u32,
-            },
-            count: messages.len() as u32,
-            unroutable,
-            duplicates,
-        }))
-    }
-
     fn enter_new(&mut self, queue: QueueId, publish: &Publish, n: usize, first: usize, bytes: u32) {
         let message = &publish.messages[n];
         let settings = &self.queues[self.by_id(queue)].settings;
@@ -699,6 +638,7 @@ impl Model {
                 dead_letter: None,
                 deaths: Vec::new(),
                 dedup_id: dedup_id(message).to_owned(),
+                redrive: None,
                 address: address(publish, message, settings),
             },
         );
@@ -716,17 +656,21 @@ impl Model {
 
     /// There is room, or there will be if all that is ready is dropped.
     fn fits(&self, queue: QueueId, count: u64, bytes: u64) -> bool {
+        self.fits_without(&[], queue, count, bytes)
+    }
+
+    /// The same, when certain messages have gone.
+    fn fits_without(&self, gone: &[usize], queue: QueueId, count: u64, bytes: u64) -> bool {
         let settings = &self.queues[self.by_id(queue)].settings;
-        let stays = |m: &&Message| match m.state {
+        let stays = |m: &Message| match m.state {
             State::Ready => settings.overflow == Overflow::Reject,
             State::Delayed(_) | State::Leased { .. } => true,
             State::Dead { .. } => false,
         };
-        let held: Vec<&Message> = self
-            .messages
-            .iter()
-            .filter(|m| m.queue == queue)
-            .filter(stays)
+        let messages = self.messages.iter().enumerate();
+        let held: Vec<&Message> = messages
+            .filter(|(i, m)| m.queue == queue && stays(m) && !gone.contains(i))
+            .map(|(_, m)| m)
             .collect();
         let held_bytes: u64 = held.iter().map(|m| u64::from(m.bytes)).sum();
         (settings.length_max == 0 || held.len() as u64 + count <= settings.length_max)
@@ -1014,23 +958,8 @@ impl Model {
     }
 
     fn settle(&mut self, settlement: &Settlement) -> Result<Settled, Rejection> {
-        let Token {
-            queue,
-            position,
-            attempt,
-            grant: token,
-        } = settlement.token;
-        let current = |m: &Message| match m.state {
-            State::Leased { grant, .. } => {
-                (m.queue, m.position, m.failures + 1, grant) == (queue, position, attempt, token)
-            }
-            _ => false,
-        };
-        let i = self
-            .messages
-            .iter()
-            .position(current)
-            .ok_or(Rejection::StaleLease)?;
+        let i = self.current(settlement.token).ok_or(Rejection::StaleLease)?;
+        let queue = self.messages[i].queue;
         let mut leased_until = None;
         match &settlement.verdict {
             Verdict::Ack => self.drop_message(i, Exit::Acked),
@@ -1050,6 +979,22 @@ impl Model {
             }
         }
         Ok(Settled { leased_until })
+    }
+
+    /// The message that a token holds.
+    fn current(&self, token: Token) -> Option<usize> {
+        self.messages.iter().position(|m| match m.state {
+            State::Leased { grant, .. } => {
+                let Token {
+                    queue,
+                    position,
+                    attempt,
+                    ..
+                } = token;
+                (m.queue, m.position, m.failures + 1, grant) == (queue, position, attempt, token.grant)
+            }
+            _ => false,
+        })
     }
 
     // ---------------------------------------------------------------- sessions
