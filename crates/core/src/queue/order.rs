@@ -153,7 +153,7 @@ impl Queue {
     /// When the message that is given out next was published; if none can be,
     /// the ready one that would make room.
     pub(crate) fn oldest_ready(&self) -> Option<Timestamp> {
-        let position = self.next_ready().or_else(|| self.first_droppable())?;
+        let position = self.first_droppable()?;
         Some(self.records.get(position)?.published_at)
     }
 
