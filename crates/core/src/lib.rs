@@ -133,4 +133,4 @@ mod view;
 
 pub use broker::{Applied, Broker, Meta, Repeated};
 pub use snapshot::{RestoreError, Snapshot};
-pub use view::{ConsumerView, Demand, QueueCounts, QueueView, SessionView, Totals};
+pub use view::{ConsumerView, Demand, ExchangeCounts, QueueCounts, QueueView, SessionView, Totals};

@@ -87,6 +87,19 @@ pub struct Demand {
     pub leases: u64,
 }
 
+/// What went through an exchange since it was declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExchangeCounts {
+    /// Its name.
+    pub name: ExchangeName,
+    /// Messages published to it, or routed through it.
+    pub received: u64,
+    /// Messages that it had no route for.
+    pub unroutable: u64,
+    /// Messages not taken because of their dedup id.
+    pub duplicates: u64,
+}
+
 /// Sums over the broker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -204,6 +217,16 @@ impl Broker {
         }
     }
 
+    /// What a consumer calls itself; empty if it has no name.
+    #[must_use]
+    pub fn name_of_consumer(&self, session: SessionId, consumer: ConsumerId) -> Option<&str> {
+        let session = self.sessions.by_id.get(&session)?;
+        session
+            .consumers
+            .get(&consumer)
+            .map(|consumer| consumer.name.as_str())
+    }
+
     /// One exchange.
     #[must_use]
     pub fn exchange(&self, name: &ExchangeName) -> Option<ExchangeView> {
@@ -221,6 +244,27 @@ impl Broker {
             .range::<ExchangeName, _>((start, Bound::Unbounded));
         let views = names.take(limit).map(|(_, id)| self.exchanges.held(*id).view());
         views.collect()
+    }
+
+    /// Up to `limit` exchanges by name, those after the given one, without their
+    /// bindings.
+    #[must_use]
+    pub fn exchange_counts(&self, after: Option<&ExchangeName>, limit: usize) -> Vec<ExchangeCounts> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self
+            .exchanges
+            .names
+            .range::<ExchangeName, _>((start, Bound::Unbounded));
+        let counts = names.take(limit).map(|(name, id)| {
+            let head = &self.exchanges.held(*id).head;
+            ExchangeCounts {
+                name: name.clone(),
+                received: head.received,
+                unroutable: head.unroutable,
+                duplicates: head.duplicates,
+            }
+        });
+        counts.collect()
     }
 
     /// Sums over all queues; walks through them.
