@@ -176,4 +176,91 @@ mod tests {
         let text = render(&[family(READY, &[(&[], Value::Number(12_345_678_901.0))])]);
         assert!(text.ends_with("queue_ready 12345678901\n"), "{text}");
     }
+
+    /// A sample line as Prometheus reads it: name, labels, value.
+    fn parse(line: &str) -> Option<(String, Vec<(String, String)>, f64)> {
+        let name_end = line.find(['{', ' '])?;
+        let (name, mut rest) = line.split_at(name_end);
+        let mut labels = Vec::new();
+        if let Some(mut inside) = rest.strip_prefix('{') {
+            loop {
+                let (label, after) = inside.split_once("=\"")?;
+                let (mut value, mut chars) = (String::new(), after.char_indices());
+                let end = loop {
+                    match chars.next()? {
+                        (at, '"') => break at + 1,
+                        (_, '\\') => value.push(match chars.next()?.1 {
+                            'n' => '\n',
+                            escaped @ ('"' | '\\') => escaped,
+                            _ => return None,
+                        }),
+                        (_, plain) => value.push(plain),
+                    }
+                };
+                labels.push((label.to_owned(), value));
+                match after[end..].strip_prefix(',') {
+                    Some(next) => inside = next,
+                    None => {
+                        rest = after[end..].strip_prefix('}')?;
+                        break;
+                    }
+                }
+            }
+        }
+        let value = match rest.strip_prefix(' ')? {
+            "+Inf" => f64::INFINITY,
+            number => number.parse().ok()?,
+        };
+        let word = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        (word(name) && labels.iter().all(|(label, _)| word(label))).then(|| (name.to_owned(), labels, value))
+    }
+
+    #[test]
+    fn every_metric_of_a_node_can_be_read_back() {
+        let queue = "a \"queue\", {with} a \\ and\na line";
+        let labels: &[(&str, &str)] = &[("queue", queue), ("state", "ready")];
+        let families: Vec<_> = quorate_node::metrics::METRICS
+            .iter()
+            .map(|metric| {
+                let value = match metric.kind {
+                    Kind::Histogram => Value::Histogram(Histogram {
+                        bounds: vec![0.5],
+                        counts: vec![3, 1],
+                        sum: 4.25,
+                    }),
+                    Kind::Gauge | Kind::Counter => Value::Number(7.5),
+                };
+                family(metric, &[(labels, value)])
+            })
+            .collect();
+        let text = render(&families);
+        let mut lines = text.lines();
+        for metric in quorate_node::metrics::METRICS {
+            let name = metric.name;
+            assert_eq!(
+                lines.next(),
+                Some(format!("# HELP {name} {}", metric.help).as_str())
+            );
+            assert_eq!(
+                lines.next(),
+                Some(format!("# TYPE {name} {}", kind(metric.kind)).as_str())
+            );
+            let expected = match metric.kind {
+                Kind::Histogram => vec![
+                    ("_bucket", 3.0),
+                    ("_bucket", 4.0),
+                    ("_sum", 4.25),
+                    ("_count", 4.0),
+                ],
+                Kind::Gauge | Kind::Counter => vec![("", 7.5)],
+            };
+            for (suffix, value) in expected {
+                let line = lines.next().expect("a sample");
+                let (read_name, read_labels, read) = parse(line).unwrap_or_else(|| panic!("{line}"));
+                assert_eq!((read_name, read), (format!("{name}{suffix}"), value));
+                assert_eq!(read_labels[0], ("queue".to_owned(), queue.to_owned()), "{line}");
+            }
+        }
+        assert_eq!(lines.next(), None);
+    }
 }

@@ -27,7 +27,7 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 use quorate_core::Broker as State;
 use quorate_core::event::Event;
-use quorate_core::ids::{ConsumerId, SessionId, Timestamp};
+use quorate_core::ids::Timestamp;
 use quorate_raft::{Coverage, Journal as Chunks};
 
 pub use self::trace::{Trace, TraceOf, Traced};
@@ -134,7 +134,13 @@ impl Journal {
         let Some(chunks) = self.chunks.get() else {
             return;
         };
-        let name = |session, consumer| consumer_name(state, session, consumer);
+        // One that is gone already has none.
+        let name = |session, consumer| {
+            state
+                .name_of_consumer(session, consumer)
+                .unwrap_or_default()
+                .to_owned()
+        };
         let mut tail = self.tail.lock();
         if index < tail.next {
             return;
@@ -225,12 +231,4 @@ impl View {
         let first = self.chunks.first().or(tail)?;
         Some((first.first, Timestamp(first.from_ms)))
     }
-}
-
-/// What a consumer calls itself, if it is still there.
-fn consumer_name(state: &State, session: SessionId, consumer: ConsumerId) -> String {
-    let consumers = state.session(session).map(|session| session.consumers);
-    consumers
-        .and_then(|consumers| consumers.into_iter().find(|known| known.id == consumer))
-        .map_or_else(String::new, |consumer| consumer.name)
 }

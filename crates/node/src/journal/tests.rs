@@ -3,7 +3,9 @@ use std::path::Path;
 use proptest::prelude::*;
 use quorate_core::effect::DeadReason;
 use quorate_core::event::{Change, LeasedBy, Returned};
-use quorate_core::ids::{ClientId, ExchangeName, MessageId, Millis, NodeId, QueueId, QueueName};
+use quorate_core::ids::{
+    ClientId, ConsumerId, ExchangeName, MessageId, Millis, NodeId, QueueId, QueueName, SessionId,
+};
 use quorate_core::outcome::Exit;
 
 use super::codec::{Reader, Recorded, Writer};
@@ -588,4 +590,52 @@ fn without_a_journal_nothing_is_known_and_nothing_breaks() {
     journal.restored(9);
     journal.keep(9);
     assert_eq!(journal.trace_dedup(""), Trace::default());
+}
+
+/// What the journal costs on the way of a message, and what a search costs. Run
+/// with `--release --ignored --nocapture`.
+#[test]
+#[ignore = "measures"]
+fn measure() {
+    const ENTRIES: u64 = 20_000;
+    const MESSAGES: u32 = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let journal = opened(dir.path());
+    let state = State::new();
+    let entries: Vec<_> = (1..=ENTRIES)
+        .map(|index| {
+            let of_entry = |number| match index % 3 {
+                0 => event(id(index - 2, number), 1, acked(4)),
+                1 => event(id(index, number), 1, published()),
+                _ => event(
+                    id(index - 1, number),
+                    1,
+                    leased(index * 50 + u64::from(number), 30_005),
+                ),
+            };
+            (0..MESSAGES).map(of_entry).collect::<Vec<_>>()
+        })
+        .collect();
+    let started = std::time::Instant::now();
+    for (index, events) in (1..).zip(&entries) {
+        journal.applied(index, events, &state);
+    }
+    let took = started.elapsed();
+    journal.keep(ENTRIES);
+    let events = ENTRIES * u64::from(MESSAGES);
+    let stats = journal.chunks.get().unwrap().stats();
+    eprintln!(
+        "{:.0} ns and {:.1} bytes for each event; {stats:?}",
+        took.as_nanos() as f64 / events as f64,
+        stats.bytes as f64 / events as f64,
+    );
+    let started = std::time::Instant::now();
+    let found = journal.trace_dedup("none");
+    let took = started.elapsed();
+    assert!(found.events.is_empty());
+    eprintln!(
+        "a search through all: {:.0} MiB/s, {:.0} ns for each event",
+        stats.bytes as f64 / took.as_secs_f64() / f64::from(1 << 20),
+        took.as_nanos() as f64 / events as f64,
+    );
 }

@@ -40,8 +40,6 @@ pub(super) struct Counts {
     pub(super) entered: [u64; ENTRIES.len()],
     /// By [`RETURNS`].
     pub(super) returned: [u64; RETURNS.len()],
-    /// Publishes that were not taken.
-    pub(super) duplicates: u64,
     /// From the publish to the first lease.
     pub(super) to_lease: Spans,
     /// From the lease to its ack.
@@ -114,7 +112,6 @@ impl Counts {
         match change {
             Change::Published { .. } => self.entered[0] += 1,
             Change::Arrived { exit, .. } => self.entered[if *exit == Exit::Moved { 2 } else { 1 }] += 1,
-            Change::Duplicate { .. } => self.duplicates += 1,
             Change::Leased {
                 waited: Some(waited), ..
             } => self.to_lease.record(waited.0),
@@ -136,7 +133,6 @@ impl Counts {
         let sum = |to: &mut [u64], from: &[u64]| to.iter_mut().zip(from).for_each(|(to, more)| *to += more);
         sum(&mut self.entered, &other.entered);
         sum(&mut self.returned, &other.returned);
-        self.duplicates += other.duplicates;
         self.to_lease.add(&other.to_lease);
         self.to_ack.add(&other.to_ack);
     }

@@ -10,7 +10,8 @@
 //! A scrape copies pages of queues out of the state, one short look each, so
 //! that applying entries never waits for all of them. Only the first
 //! [`QUEUES_MAX`] queues by name have series of their own;
-//! `quorate_queues_without_series` says how many have not.
+//! `quorate_queues_without_series` says how many have not. So it is with
+//! exchanges.
 
 mod flow;
 mod histogram;

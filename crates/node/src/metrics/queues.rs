@@ -1,4 +1,4 @@
-//! Queues, one by one and all together.
+//! Queues and exchanges, one by one and all together.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,7 @@ const PAGE: usize = 256;
 
 pub(super) fn collect(broker: &Broker, families: &mut Families) {
     totals(broker, families);
+    exchanges(broker, families);
     let Copied {
         mut queues,
         mut others,
@@ -92,6 +93,19 @@ fn totals(broker: &Broker, families: &mut Families) {
     }
 }
 
+/// The first exchanges, as many as queues.
+fn exchanges(broker: &Broker, families: &mut Families) {
+    let counts = broker
+        .consensus()
+        .with_state(|state| state.exchange_counts(None, QUEUES_MAX));
+    for exchange in counts {
+        let labels = [("exchange", exchange.name.as_str())];
+        families.count(metric::EXCHANGE_RECEIVED, &labels, exchange.received);
+        families.count(metric::EXCHANGE_UNROUTABLE, &labels, exchange.unroutable);
+        families.count(metric::EXCHANGE_DUPLICATES, &labels, exchange.duplicates);
+    }
+}
+
 fn by_state(counts: &QueueCounts) -> [(&'static str, u64); 4] {
     [
         ("ready", counts.ready),
@@ -113,6 +127,7 @@ fn state(queue: &QueueView, demand: Demand, now: Timestamp, families: &mut Famil
         );
     }
     families.count(metric::QUEUE_BYTES, &labels, counts.bytes);
+    families.count(metric::QUEUE_BACKLOG, &labels, counts.dead_letter_backlog);
     families.count(metric::QUEUE_GROUPS, &labels, counts.groups);
     families.count(metric::QUEUE_PAUSED, &labels, u64::from(queue.paused));
     families.count(metric::QUEUE_CONSUMERS, &labels, counts.consumers);
@@ -126,6 +141,7 @@ fn state(queue: &QueueView, demand: Demand, now: Timestamp, families: &mut Famil
     }
     families.count(metric::QUEUE_PUBLISHED, &labels, counts.published);
     families.count(metric::QUEUE_REDELIVERED, &labels, counts.redelivered);
+    families.count(metric::QUEUE_DUPLICATES, &labels, counts.duplicates);
     for (reason, count) in [
         ("acked", counts.acked),
         ("expired", counts.expired),
@@ -155,7 +171,6 @@ fn flow(name: &str, counts: &Counts, families: &mut Families) {
             count,
         );
     }
-    families.count(metric::QUEUE_DUPLICATES, &labels, counts.duplicates);
     if !counts.to_lease.is_empty() {
         families.histogram(metric::QUEUE_TO_LEASE, &labels, counts.to_lease.to_histogram());
     }

@@ -28,6 +28,12 @@ metrics! {
         "Bytes of this node's files.";
     ENTRIES = Counter "quorate_entries_total":
         "Log entries proposed by this node.";
+    EXCHANGE_DUPLICATES = Counter "quorate_exchange_duplicates_total":
+        "Messages that an exchange did not take because it knew their dedup id.";
+    EXCHANGE_RECEIVED = Counter "quorate_exchange_received_total":
+        "Messages that came to an exchange.";
+    EXCHANGE_UNROUTABLE = Counter "quorate_exchange_unroutable_total":
+        "Messages that none of an exchange's bindings fitted.";
     EXCHANGES = Gauge "quorate_exchanges":
         "Exchanges.";
     FOLLOWER_ACK_AGE = Gauge "quorate_follower_ack_age_seconds":
@@ -80,6 +86,8 @@ metrics! {
         "Consumers of a queue.";
     QUEUE_CONSUMERS_FREE = Gauge "quorate_queue_consumers_with_credit":
         "Consumers of a queue that could take a message now.";
+    QUEUE_BACKLOG = Gauge "quorate_queue_dead_letter_backlog_messages":
+        "Dead messages of a queue that wait for room in their dead-letter target.";
     QUEUE_DUPLICATES = Counter "quorate_queue_duplicates_total":
         "Messages that a queue did not take because it knew their dedup id.";
     QUEUE_ENTERED = Counter "quorate_queue_entered_total":

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use quorate_node::Broker;
 use quorate_node::broker::{ConsumerOptions, LeaseOptions};
 use quorate_node::metrics::{Kind, METRICS, QUEUES_MAX, Value};
-use quorate_node::types::{ConsumerId, Millis, SessionId, Settlement, Target, Verdict};
+use quorate_node::types::{
+    ConsumerId, ExchangeKind, ExchangeName, Millis, SessionId, Settlement, Target, Verdict,
+};
 
 use crate::nodes::{Nodes, declare, message, publish, queue};
 
@@ -54,6 +56,16 @@ async fn every_metric_is_there_and_says_what_happened() {
     let broker = nodes.leader().await;
     declare(&broker, "jobs").await;
     declare(&broker, "idle").await;
+    let (exchange, settings) = (ExchangeName::new("orders").unwrap(), Default::default());
+    broker
+        .declare_exchange(None, exchange.clone(), ExchangeKind::Fanout, settings)
+        .await
+        .unwrap();
+    let nowhere = Target::Exchange {
+        name: exchange,
+        mandatory: false,
+    };
+    publish(&broker, nowhere, vec![message("x", &[])]).await.unwrap();
     let messages = (0..5).map(|_| message("x", &[])).collect();
     publish(&broker, Target::Queue(queue("jobs")), messages)
         .await
@@ -99,6 +111,9 @@ async fn every_metric_is_there_and_says_what_happened() {
         histogram_count(&broker, "quorate_queue_time_to_ack_seconds", "jobs"),
         1
     );
+    let orders = |name| number(&broker, name, &[("exchange", "orders")]);
+    assert_eq!(orders("quorate_exchange_received_total"), 1.0);
+    assert_eq!(orders("quorate_exchange_unroutable_total"), 1.0);
     let idle = |name| number(&broker, name, &[("queue", "idle")]);
     assert_eq!(idle("quorate_queue_consumers"), 1.0);
     assert_eq!(idle("quorate_queue_consumers_with_credit"), 1.0);
@@ -168,6 +183,10 @@ async fn queues_beyond_the_bound_are_counted_together() {
         .unwrap();
     assert_eq!(number(&broker, "quorate_queues_without_series", &[]), 0.0);
     assert_eq!(entered(&names[QUEUES_MAX]), 1.0);
-    let others = value(&broker, "quorate_queue_duplicates_total", &[("queue", "")]);
+    let others = value(
+        &broker,
+        "quorate_queue_entered_total",
+        &[("queue", ""), ("reason", "moved")],
+    );
     assert!(others.is_none(), "{others:?}");
 }
