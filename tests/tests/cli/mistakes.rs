@@ -10,6 +10,7 @@ use crate::{REFUSED, USAGE, one, refused, text};
 async fn what_is_not_there_is_refused_with_a_way_on() -> Result<()> {
     let cluster = Cluster::start(3).await?;
     one(&cluster, "queue declare jobs")?;
+    one(&cluster, "queue declare parked")?;
     one(&cluster, "exchange declare orders --kind direct")?;
     for line in [
         "queue show nowhere",
@@ -56,7 +57,7 @@ async fn what_is_not_there_is_refused_with_a_way_on() -> Result<()> {
         "message get jobs 17-0",
         "message get jobs --dedup-id order-9",
         "message delete jobs 17-0",
-        "message move jobs 17-0 --to jobs",
+        "message move jobs 17-0 --to parked",
         "message reschedule jobs --dedup-id order-9 --delay 1m",
         "message run-now jobs 17-0",
     ] {
