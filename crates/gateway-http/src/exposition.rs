@@ -177,11 +177,13 @@ mod tests {
         assert!(text.ends_with("queue_ready 12345678901\n"), "{text}");
     }
 
+    type Labels = Vec<(String, String)>;
+
     /// A sample line as Prometheus reads it: name, labels, value.
-    fn parse(line: &str) -> Option<(String, Vec<(String, String)>, f64)> {
+    fn parse(line: &str) -> Option<(String, Labels, f64)> {
         let name_end = line.find(['{', ' '])?;
         let (name, mut rest) = line.split_at(name_end);
-        let mut labels = Vec::new();
+        let mut labels = Labels::new();
         if let Some(mut inside) = rest.strip_prefix('{') {
             loop {
                 let (label, after) = inside.split_once("=\"")?;
