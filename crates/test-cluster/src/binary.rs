@@ -1,4 +1,4 @@
-//! Where the `quorate` binary is.
+//! Where the `quorate` binary and the example programs are.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// The binary that tests run: `$QUORATE_BIN`, else the one beside this
 /// executable, which is built if it is missing or older than its sources. Looked
@@ -36,19 +36,45 @@ fn look() -> Result<PathBuf> {
         );
         return Ok(path);
     }
-    let executable = env::current_exe().context("find this executable")?;
-    let Some(target) = target_directory(&executable) else {
-        bail!(
-            "{} is in no cargo target directory: set QUORATE_BIN",
-            executable.display()
-        );
-    };
+    let target = own_target_directory().context("set QUORATE_BIN")?;
     let binary = target.join("quorate");
+    built(&target, binary, &["--package", "quorate-server"])
+}
+
+/// An example program of one of our packages, which is built if it is missing or
+/// older than its sources, with these features.
+///
+/// # Errors
+///
+/// When this executable is in no cargo target directory, or the build fails.
+pub fn find_example(package: &str, name: &str, features: &[&str]) -> Result<PathBuf> {
+    let target = own_target_directory()?;
+    let binary = target.join("examples").join(name);
+    let features = features.join(",");
+    let what = [
+        "--package",
+        package,
+        "--example",
+        name,
+        "--features",
+        features.as_str(),
+    ];
+    built(&target, binary, &what).with_context(|| format!("find the example {name}"))
+}
+
+/// The binary, after a build of `what` if it is not fresh.
+fn built(target: &Path, binary: PathBuf, what: &[&str]) -> Result<PathBuf> {
     if !is_fresh(&binary) {
-        build(&target)?;
+        build(target, what)?;
     }
     ensure!(binary.is_file(), "the build left no {}", binary.display());
     Ok(binary)
+}
+
+fn own_target_directory() -> Result<PathBuf> {
+    let executable = env::current_exe().context("find this executable")?;
+    target_directory(&executable)
+        .with_context(|| format!("{} is in no cargo target directory", executable.display()))
 }
 
 /// `target/debug` of `target/debug/deps/some_test-0123`, or of a program
@@ -85,16 +111,13 @@ fn is_fresh(binary: &Path) -> bool {
 /// `cargo test` builds no binaries of other packages: on a fresh clone this is
 /// what makes the end-to-end tests find one. Two test programs that both come
 /// here wait for each other at cargo's own lock.
-fn build(directory: &Path) -> Result<()> {
+fn build(directory: &Path, what: &[&str]) -> Result<()> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(cargo);
-    command.args([
-        "build",
-        "--quiet",
-        "--package",
-        "quorate-server",
-        "--manifest-path",
-    ]);
+    command
+        .args(["build", "--quiet"])
+        .args(what)
+        .arg("--manifest-path");
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml"));
     if let Some(target) = directory.parent() {
         command.arg("--target-dir").arg(target);
@@ -103,7 +126,7 @@ fn build(directory: &Path) -> Result<()> {
         command.arg("--release");
     }
     let status = command.status().context("run cargo")?;
-    ensure!(status.success(), "cargo build --package quorate-server: {status}");
+    ensure!(status.success(), "cargo build {}: {status}", what.join(" "));
     Ok(())
 }
 

@@ -46,7 +46,7 @@ mod ports;
 mod process;
 mod wait;
 
-pub use binary::find as find_binary;
+pub use binary::{find as find_binary, find_example};
 pub use builder::Builder;
 pub use ports::Ports;
 pub use wait::wait_until;

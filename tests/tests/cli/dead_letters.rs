@@ -1,8 +1,10 @@
 //! Dead letters: looked at, given another chance, and that taken back.
 
-use anyhow::{Result, ensure};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
 use quorate_test_cluster::Cluster;
-use quorate_tests::program::run;
+use quorate_tests::program::{self, run};
 use serde_json::json;
 
 use crate::{DONE, REFUSED, done, ids, many, one, publish, text};
@@ -121,5 +123,54 @@ async fn dead_letters_go_back_to_where_they_came_from() -> Result<()> {
         ensure!(undone[0]["undone"] == 1, "{command}: {undone:?}");
     }
     ensure!(many(&cluster, "browse failed")?.len() == 2, "not undone");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redrive_that_is_interrupted_tells_what_it_did() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    one(&cluster, "queue declare jobs")?;
+    one(&cluster, "publish jobs --count 300")?;
+    let leased = many(&cluster, "lease jobs --max 300")?;
+    let tokens = leased.iter().filter_map(|lease| lease["token"].as_str());
+    done(
+        &cluster,
+        &["dead-letter"].into_iter().chain(tokens).collect::<Vec<_>>(),
+    )?;
+
+    // At this pace it would take five minutes.
+    let mut command = Command::new(program::path()?);
+    command.args(["redrive", "jobs", "--rate", "1/s"]);
+    command.env("QUORATE_ENDPOINT", cluster.endpoints().join(","));
+    let redrive = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let ready = || -> Result<u64> {
+        let jobs = one(&cluster, "queue show jobs")?;
+        jobs["counts"]["ready"].as_u64().context("a count")
+    };
+    cluster
+        .wait_until("a message to be redriven", async || {
+            ready().ok().filter(|count| *count > 0)
+        })
+        .await?;
+    let killed = Command::new("kill")
+        .args(["-INT", &redrive.id().to_string()])
+        .status()?;
+    ensure!(killed.success(), "kill: {killed}");
+    let told = redrive.wait_with_output()?;
+    ensure!(told.status.code() == Some(130), "{told:?}");
+
+    let output = String::from_utf8(told.stdout)?;
+    let redriven = ready()?;
+    ensure!(redriven < 300, "it was not interrupted");
+    ensure!(
+        output.contains(&format!("{redriven} message")),
+        "{redriven}: {output}"
+    );
+    let undo = output
+        .lines()
+        .find_map(|line| line.strip_prefix("to undo it: quorate "));
+    let undo = undo.with_context(|| output.clone())?;
+    let undone = one(&cluster, undo)?;
+    ensure!(undone["undone"] == redriven, "{undone}");
     Ok(())
 }
