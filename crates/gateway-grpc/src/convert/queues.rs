@@ -114,8 +114,9 @@ fn counts(counts: &QueueCounts) -> v1::QueueCounts {
         deleted: counts.deleted,
         redelivered: counts.redelivered,
         moved: counts.moved,
+        duplicates: counts.duplicates,
+        dead_letter_backlog: counts.dead_letter_backlog,
         groups: counts.groups,
-        ..v1::QueueCounts::default()
     }
 }
 

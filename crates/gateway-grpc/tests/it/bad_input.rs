@@ -163,6 +163,11 @@ async fn of_publishes() {
     };
     refuse(one(bad), "routing_key", "255").await;
     let bad = v1::OutgoingMessage {
+        dedup_id: text(256),
+        ..message("x")
+    };
+    refuse(one(bad), "dedup_id", "255").await;
+    let bad = v1::OutgoingMessage {
         deliver_at_ms: u64::MAX,
         ..message("x")
     };
@@ -244,6 +249,21 @@ async fn of_operations() {
     refuse(vec![selector("one")], delete(), "message_id", "malformed").await;
     let nowhere = Operation::Move(v1::Move { to: String::new() });
     refuse(vec![selector("1-0")], Some(nowhere), "queue", "1 to 255").await;
+
+    let to_itself = Operation::Move(v1::Move {
+        to: "jobs".to_owned(),
+    });
+    refuse(vec![selector("1-0")], Some(to_itself), "to", "another queue").await;
+    let never = Operation::Reschedule(v1::Reschedule {
+        delay_ms: u64::MAX,
+        deliver_at_ms: 0,
+    });
+    refuse(vec![selector("1-0")], Some(never), "delay_ms", "10 years").await;
+    let never = Operation::Reschedule(v1::Reschedule {
+        delay_ms: 0,
+        deliver_at_ms: u64::MAX,
+    });
+    refuse(vec![selector("1-0")], Some(never), "deliver_at_ms", "10 years").await;
 
     let redrive = v1::RedriveRequest {
         queue: "jobs".to_owned(),
@@ -344,6 +364,19 @@ async fn of_settings() {
         ..v1::QueueSettings::default()
     };
     refuse(ageing, "priority_ageing_ms", "").await;
+    let both = v1::QueueSettings {
+        dead_letter_queue: Some("q".to_owned()),
+        dead_letter_exchange: Some("x".to_owned()),
+        ..v1::QueueSettings::default()
+    };
+    refuse(both, "dead_letter_exchange", "not together").await;
+    for ids in [0, 1_000_001] {
+        let settings = v1::QueueSettings {
+            dedup_max_ids: Some(ids),
+            ..v1::QueueSettings::default()
+        };
+        refuse(settings, "dedup_max_ids", "1000000").await;
+    }
     let exchange = v1::QueueSettings {
         dead_letter_exchange: Some(" x".to_owned()),
         ..v1::QueueSettings::default()

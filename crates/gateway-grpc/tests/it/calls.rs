@@ -262,3 +262,161 @@ async fn a_queue_explains_itself_in_words() {
         "{delayed:?}"
     );
 }
+
+fn settle(token: &str, verdict: v1::settlement::Verdict) -> v1::Settlement {
+    v1::Settlement {
+        token: token.to_owned(),
+        verdict: Some(verdict),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_is_answered_with_the_first_and_its_state() {
+    let mut client = Scene::set().await.client;
+    let named = |body| v1::OutgoingMessage {
+        dedup_id: "order-1".to_owned(),
+        ..message(body)
+    };
+    let first = client
+        .publish(publish("jobs", vec![named("x")]))
+        .await
+        .unwrap()
+        .into_inner();
+    let again = publish("jobs", vec![message("y"), named("z")]);
+    let again = client.publish(again).await.unwrap().into_inner();
+    assert_eq!(again.message_ids[1], first.message_ids[0]);
+    let [duplicate] = again.duplicates.as_slice() else {
+        panic!("{again:?}")
+    };
+    assert_eq!((duplicate.place, duplicate.state()), (1, v1::MessageState::Ready));
+    let describe = v1::DescribeQueueRequest {
+        name: "jobs".to_owned(),
+    };
+    let queue = client.describe_queue(describe).await.unwrap().into_inner().queue;
+    let counts = queue.unwrap().counts.unwrap();
+    assert_eq!((counts.ready, counts.duplicates), (2, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_answers_for_each_part_or_names_the_one_that_is_refused() {
+    let mut client = Scene::set().await.client;
+    client.declare_queue(declare("next")).await.unwrap();
+    client
+        .publish(publish("jobs", vec![message("x"), message("y")]))
+        .await
+        .unwrap();
+    let deliveries = client.lease(lease("jobs")).await.unwrap().into_inner().deliveries;
+    let transact = v1::TransactRequest {
+        request_id: id(1),
+        settlements: vec![
+            settle(&deliveries[0].token, v1::settlement::Verdict::Ack(v1::Ack {})),
+            settle(
+                &deliveries[1].token,
+                v1::settlement::Verdict::Extend(v1::Extend { lease_ms: 600_000 }),
+            ),
+        ],
+        publishes: vec![publish("next", vec![message("z")])],
+    };
+    let done = client.transact(transact.clone()).await.unwrap().into_inner();
+    assert!(
+        done.settled.iter().all(|result| result.error.is_none()),
+        "{done:?}"
+    );
+    assert!(done.settled[1].leased_until_ms > deliveries[1].leased_until_ms);
+    assert_eq!(done.published[0].message_ids.len(), 1);
+    assert_eq!(done.published[0].commit, done.commit);
+    assert_eq!(
+        client.transact(transact.clone()).await.unwrap().into_inner(),
+        done
+    );
+
+    let stale = v1::TransactRequest {
+        request_id: None,
+        ..transact
+    };
+    let refused = detail(&client.transact(stale).await.unwrap_err());
+    assert_eq!(refused.reason(), Reason::TransactionRefused);
+    assert_eq!(refused.context["part"], "settlement 0");
+    assert_eq!(refused.context["reason"], "STALE_LEASE");
+    assert!(!refused.retryable && !refused.may_have_applied);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_is_looked_at_set_free_put_back_and_deleted() {
+    let mut client = Scene::set().await.client;
+    client.publish(publish("jobs", vec![message("x")])).await.unwrap();
+    let delivery = client
+        .lease(lease("jobs"))
+        .await
+        .unwrap()
+        .into_inner()
+        .deliveries
+        .remove(0);
+    let reject = v1::settlement::Verdict::DeadLetter(v1::DeadLetter {
+        reason: "no disk".to_owned(),
+    });
+    let settles = v1::SettleRequest {
+        request_id: None,
+        settlements: vec![settle(&delivery.token, reject)],
+    };
+    client.settle(settles).await.unwrap();
+    let selector = || v1::MessageSelector {
+        selector: Some(v1::message_selector::Selector::MessageId(
+            delivery.message_id.clone(),
+        )),
+    };
+    let get = v1::GetMessageRequest {
+        queue: "jobs".to_owned(),
+        message: Some(selector()),
+        ..v1::GetMessageRequest::default()
+    };
+    let seen = client.get_message(get.clone()).await.unwrap().into_inner();
+    let seen = seen.message.unwrap();
+    assert_eq!(seen.state(), v1::MessageState::Dead);
+    assert_eq!(
+        (seen.dead_reason.as_str(), seen.last_error.as_str()),
+        ("rejected", "no disk")
+    );
+    assert!(seen.dead_since_ms > 0 && seen.body.is_empty());
+
+    let redrive = v1::RedriveRequest {
+        queue: "jobs".to_owned(),
+        filter: Some(v1::MessageFilter {
+            reason: "rejected".to_owned(),
+            ..v1::MessageFilter::default()
+        }),
+        ..v1::RedriveRequest::default()
+    };
+    let redriven = client.redrive(redrive).await.unwrap().into_inner();
+    assert_eq!(
+        (redriven.redriven, redriven.refused.len(), redriven.next),
+        (1, 0, 0)
+    );
+    let index = redriven.commit.unwrap().log_index;
+    let seen = client.get_message(get.clone()).await.unwrap().into_inner();
+    let seen = seen.message.unwrap();
+    assert_eq!((seen.state(), seen.redrive), (v1::MessageState::Ready, index));
+
+    let undo = v1::UndoRedriveRequest {
+        queue: "jobs".to_owned(),
+        redrive: index,
+        request_id: None,
+    };
+    assert_eq!(client.undo_redrive(undo).await.unwrap().into_inner().undone, 1);
+    let delete = v1::OperateMessagesRequest {
+        queue: "jobs".to_owned(),
+        messages: vec![selector(), selector()],
+        operation: Some(v1::operate_messages_request::Operation::Delete(v1::Delete {})),
+        request_id: None,
+    };
+    let results = client
+        .operate_messages(delete)
+        .await
+        .unwrap()
+        .into_inner()
+        .results;
+    assert!(results[0].error.is_none(), "{results:?}");
+    let missing = results[1].error.as_ref().unwrap();
+    assert_eq!(missing.reason(), Reason::MessageNotFound);
+    assert_eq!(results[1].message_id, delivery.message_id);
+}

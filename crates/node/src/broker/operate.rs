@@ -81,12 +81,15 @@ impl Broker {
     /// Sets dead letters of a queue free that a filter chooses.
     pub async fn redrive(&self, id: Option<RequestId>, redrive: Redrive) -> Result<Redriven, BrokerError> {
         check_count("max_messages", redrive.count_max)?;
+        let mut filter = redrive.filter;
+        filter.dead_letters_only = true;
+        if filter.states.is_empty() {
+            // What somebody holds would be refused.
+            filter.states = vec![MessageState::Ready, MessageState::Delayed, MessageState::Dead];
+        }
         let choice = Browse {
             queue: redrive.queue.clone(),
-            filter: Filter {
-                dead_letters_only: true,
-                ..redrive.filter
-            },
+            filter,
             headers: redrive.headers,
             from: redrive.from,
             count_max: redrive.count_max,

@@ -5,5 +5,6 @@ mod browse;
 mod journal;
 mod metrics;
 mod nodes;
+mod operate;
 mod queues;
 mod routing;
