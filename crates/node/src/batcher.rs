@@ -326,9 +326,12 @@ impl Task {
         match &self.role {
             Role::Starting(..) => {}
             Role::Following(leader) => {
+                // Elected, and not confirmed yet: nobody leads.
+                let here = self.consensus.node_id();
+                let leader = leader.as_ref().filter(|leader| leader.node_id != here);
                 for waiting in self.waiting.drain(..) {
                     let error = leader
-                        .clone()
+                        .cloned()
                         .map_or(BrokerError::NoLeader, BrokerError::NotLeader);
                     let _ = waiting.reply.send(Err(error));
                 }

@@ -30,6 +30,9 @@ impl Scene {
             data_dir: dir.path().join("data"),
             peer_listen: peers,
             peers: vec![peers.to_string()],
+            // A busy machine is no reason to lose the leadership.
+            election_timeout_min: Duration::from_secs(2),
+            election_timeout_max: Duration::from_secs(3),
             ..Config::default()
         };
         std::fs::create_dir_all(&config.data_dir).unwrap();
