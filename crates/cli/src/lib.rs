@@ -25,7 +25,7 @@
 //! | `queue_settings`, `filter` | options that several commands have |
 //! | `worker` | runs a program for a message, under its lease |
 //! | `exit`, `interrupts` | how a command ends, and what to do next |
-//! | `output`, `table`, `body`, `json` | how things are shown |
+//! | `output`, `table`, `body`, `message_text`, `json` | how things are shown |
 //! | `values`, `moment` | sizes, durations, moments and pairs as people write them |
 
 #![allow(clippy::print_stderr, reason = "it talks to a person")]
@@ -42,6 +42,7 @@ mod interrupts;
 mod json;
 mod lease;
 mod message;
+mod message_text;
 mod moment;
 mod options;
 mod output;

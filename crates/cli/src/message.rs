@@ -6,9 +6,10 @@ use clap::{ArgGroup, Args, Subcommand};
 use quorate_client::{Error, OPERATE_MAX, OperateResult, Schedule, Selector};
 use serde_json::json;
 
-use crate::browse::{ViewArgs, message_text};
+use crate::browse::ViewArgs;
 use crate::exit::Failure;
 use crate::json;
+use crate::message_text::message_text;
 use crate::moment::{moment, now_ms};
 use crate::options::{Context, Options};
 use crate::values::duration;
