@@ -115,6 +115,8 @@ struct State {
     bytes: u64,
     lost: u64,
     damaged: u64,
+    /// What was lost at the last sync.
+    lost_before: u64,
     /// The last write failed: the next failure is no news.
     failing: bool,
 }
@@ -219,16 +221,15 @@ impl Journal {
         }
     }
 
-    /// Makes everything that was appended durable, as far as the disk lets it. Blocks on the disk.
-    pub fn sync(&self) {
+    /// Makes everything that was appended durable, as far as the disk lets it. `true`: all that was appended
+    /// since the sync before is. Blocks on the disk.
+    pub fn sync(&self) -> bool {
         let Some(orders) = self.inner.orders.lock().clone() else {
-            return;
+            return false;
         };
         let (done, synced) = mpsc::sync_channel(1);
-        if orders.send(Order::Sync(done)).is_ok() {
-            // An error: the thread has ended, which it does when the journal is closed.
-            let _ = synced.recv();
-        }
+        // An error: the thread has ended, which it does when the journal is closed.
+        orders.send(Order::Sync(done)).is_ok() && synced.recv().unwrap_or(false)
     }
 
     /// What there is, in order. A hole between two is what is missing.

@@ -14,7 +14,7 @@ pub(super) enum Order {
     /// Write the chunk with this first index.
     Write(u64),
     /// Make all that is written durable, and answer.
-    Sync(SyncSender<()>),
+    Sync(SyncSender<bool>),
 }
 
 pub(super) struct Writer {
@@ -38,9 +38,13 @@ impl Writer {
             match order {
                 Order::Write(first) => write(&self.shared, first),
                 Order::Sync(done) => {
-                    sync(&self.shared);
+                    let named = sync(&self.shared);
+                    let mut state = self.shared.state.lock();
+                    let lost = state.lost > state.lost_before;
+                    state.lost_before = state.lost;
+                    drop(state);
                     // Whoever asked may be gone.
-                    let _ = done.send(());
+                    let _ = done.send(named && !lost);
                 }
             }
         }
@@ -64,8 +68,8 @@ fn write(shared: &Shared, first: u64) {
     }
 }
 
-/// In order, so that what is durable after a crash has no hole that the log could not fill.
-fn sync(shared: &Shared) {
+/// Answers whether the names are durable. In order, so that what is durable after a crash has no hole that the log could not fill.
+fn sync(shared: &Shared) -> bool {
     let written: Vec<_> = {
         let state = shared.state.lock();
         let written = state
@@ -74,9 +78,6 @@ fn sync(shared: &Shared) {
             .filter(|chunk| matches!(chunk.place, Place::Written));
         written.cloned().collect()
     };
-    if written.is_empty() {
-        return;
-    }
     for chunk in written {
         let first = chunk.coverage.first;
         let mut durable = chunk.clone();
@@ -96,7 +97,9 @@ fn sync(shared: &Shared) {
             Err(error) => shared.lose(first, &error),
         }
     }
-    if let Err(error) = files::sync(&shared.dir) {
-        shared.failed("make the journal durable", &error);
+    let named = files::sync(&shared.dir);
+    if let Err(error) = &named {
+        shared.failed("make the journal durable", error);
     }
+    named.is_ok()
 }

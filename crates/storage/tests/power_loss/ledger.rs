@@ -24,6 +24,7 @@ pub(crate) enum Book {
     Log,
     Contents,
     Snapshots,
+    Journal,
 }
 
 impl Book {
@@ -32,6 +33,7 @@ impl Book {
             Book::Log => "log",
             Book::Contents => "contents",
             Book::Snapshots => "snapshots",
+            Book::Journal => "journal",
         }
     }
 }

@@ -18,6 +18,7 @@
 #![allow(clippy::print_stdout)] // it tells its seed
 
 mod contents_book;
+mod journal_book;
 mod ledger;
 mod log_book;
 mod snapshots_book;
@@ -141,6 +142,7 @@ fn check_and_work(ledger_text: &str, ledger: &Arc<Ledger>) -> Result<(), String>
     log_book::check(&store, &Facts::read(ledger_text, Book::Log), ledger)?;
     contents_book::check(&store, &Facts::read(ledger_text, Book::Contents), ledger)?;
     snapshots_book::check(&store, &Facts::read(ledger_text, Book::Snapshots), ledger)?;
+    journal_book::check(&store, &Facts::read(ledger_text, Book::Journal), ledger)?;
     check_identity(&store, ledger_text, ledger)?;
     ledger.ready();
 
@@ -158,6 +160,10 @@ fn check_and_work(ledger_text: &str, ledger: &Arc<Ledger>) -> Result<(), String>
         scope.spawn(move || {
             let next = Facts::read(text, Book::Snapshots).next;
             snapshots_book::work(store, next, ledger, &mut Rng::new(seed ^ 2));
+        });
+        scope.spawn(move || {
+            let next = Facts::read(text, Book::Journal).next;
+            journal_book::work(store, next, ledger, &mut Rng::new(seed ^ 3));
         });
     });
     Ok(())
