@@ -10,8 +10,9 @@
 //! # What it promises
 //!
 //! A published message stays until it is acked, its life is over, it was dropped
-//! by a limit that the user set to do so, or a user purges it or deletes its
-//! queue. Each of these is counted. A message whose attempts are used up, or
+//! by a limit that the user set to do so, or a user deletes it, alone, in a purge
+//! or with its queue. Each of these is counted, and told of as an
+//! [event](event). A message whose attempts are used up, or
 //! that a holder rejects, moves to the queue's dead-letter queue or to where its
 //! dead-letter exchange routes it, or stays in its dead set; it is never dropped
 //! for that.
@@ -39,6 +40,11 @@
 //!  dead letter = ready in each queue of the target; if one of them cannot take
 //!                it, in the dead set of the queue it is in until all can
 //! ```
+//!
+//! A message whose dedup id is known to its queue, or its exchange, is not taken
+//! again. Settlements and publishes can be done as one. Operators look at
+//! messages, delete, move and reschedule them, and redrive dead letters; what is
+//! leased they leave to its holder.
 //!
 //! A lease belongs to one holder, for a time, and is named by a
 //! [token](ids::Token). Whoever settles with another token than the current one
@@ -94,7 +100,6 @@
 //! the log; storage keeps the bytes, until
 //! [`Effect::ContentDropped`](effect::Effect::ContentDropped). Waiting for room,
 //! retrying, connections and their protocols, users: all that is the node's.
-//! Deduplication by content, transactions and redrive are not here yet.
 
 #![forbid(unsafe_code)]
 

@@ -24,8 +24,8 @@ pub const GROUP_CONCURRENCY_MAX: u32 = 1_000;
 pub const GROUP_WEIGHT_MAX: u32 = 1_000;
 /// Most groups of a queue that have a weight of their own.
 pub const GROUP_WEIGHTS_MAX: usize = 1_000;
-/// Most bytes of the name of a group.
-pub const GROUP_BYTES_MAX: usize = 255;
+/// Most bytes of the name of a group, or of a dedup id.
+pub const LABEL_BYTES_MAX: usize = 255;
 /// Most messages in one publish.
 pub const PUBLISH_MESSAGES_MAX: usize = 4_096;
 /// Most bytes of one content: a body of 16 MiB, headers of 64 KiB, and 4 KiB

@@ -19,7 +19,7 @@ use crate::event::Change;
 use crate::ids::{MessageId, Millis, QueueId, QueueName, Timestamp};
 use crate::limits::{OPERATE_MESSAGES_MAX, SPAN_MAX};
 use crate::outcome::{Exit, MessageState, Outcome, Rejection, Reply};
-use crate::queue::{Extra, Record, State, Tally, check_group, check_span, invalid};
+use crate::queue::{Extra, Record, State, Tally, check_label, check_span, invalid};
 use crate::room::{Account, Displacing};
 
 /// What a redrive found: all that it changed of a message. Persisted in snapshots.
@@ -118,7 +118,7 @@ impl Broker {
 
     fn select(&self, queue: QueueId, selector: &Selector) -> Result<u64, Rejection> {
         if let Selector::DedupId(dedup_id) = selector {
-            check_group("dedup_id", dedup_id)?;
+            check_label("dedup_id", dedup_id)?;
         }
         let queue = self.held(queue);
         queue.find(selector).ok_or_else(|| Rejection::MessageNotFound {

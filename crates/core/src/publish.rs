@@ -18,7 +18,7 @@ use crate::exchange::{ExchangeId, Flow, NO_HEADERS, Routed, check_header_bytes, 
 use crate::ids::{ExchangeName, MessageId, QueueId, Timestamp};
 use crate::limits;
 use crate::outcome::{Duplicate, Outcome, Published, Rejection, Reply};
-use crate::queue::{Extra, Record, State, Tally, check_group, check_span, invalid};
+use crate::queue::{Extra, Record, State, Tally, check_label, check_span, invalid};
 use crate::room::{Account, Displacing};
 
 /// A publish of which it is known what becomes of every message.
@@ -235,23 +235,16 @@ impl Broker {
             let problem = format!("{count}, with {} contents", contents.len());
             return Err(invalid("messages", problem));
         }
-        let latest = self.now.after(limits::SPAN_MAX);
         for message in messages {
             if message.priority > limits::PRIORITY_MAX {
                 let problem = format!("0 to {}, not {}", limits::PRIORITY_MAX, message.priority);
                 return Err(invalid("priority", problem));
             }
-            check_group("group", message.group())?;
+            check_label("group", message.group())?;
             check_span("delay_ms", message.delay)?;
             check_span("ttl_ms", message.ttl)?;
             message.labels.as_deref().map_or(Ok(()), check_labels)?;
-            if message.deliver_at > latest {
-                let (max, at) = (limits::SPAN_MAX.0, message.deliver_at.0);
-                return Err(invalid(
-                    "deliver_at_ms",
-                    format!("at most {max} ms (10 years) from now, not {at}"),
-                ));
-            }
+            self.check_deliver_at(message.deliver_at)?;
         }
         if let Some(bytes) = contents.iter().find(|bytes| **bytes > limits::CONTENT_BYTES_MAX) {
             let max = limits::CONTENT_BYTES_MAX;
@@ -263,7 +256,7 @@ impl Broker {
 }
 
 fn check_labels(labels: &Labels) -> Result<(), Rejection> {
-    check_group("dedup_id", &labels.dedup_id)?;
+    check_label("dedup_id", &labels.dedup_id)?;
     check_routing_key("routing_key", &labels.routing_key)?;
     let headers = labels.headers.iter();
     check_header_bytes(headers.map(|(name, value)| name.len() + value.len()).sum())

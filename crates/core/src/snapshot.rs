@@ -22,7 +22,7 @@ use crate::assign::{Waiter, Waiters};
 use crate::broker::Broker;
 use crate::command::Binding;
 use crate::deadlines::Due;
-use crate::dedup::Remembered;
+use crate::dedup::{Remembered, Window};
 use crate::exchange::{Exchange, ExchangeId, Head as ExchangeHead};
 use crate::graves::{Grave, GraveHead, Graves};
 use crate::hash::{RollingHash, encode_into};
@@ -227,7 +227,10 @@ impl Broker {
             + self.exchanges.bindings
             + self.sessions.by_id.len()
             + self.requests.clients().len();
-        256 + messages * 24 + rest as u64 * 64
+        let queues = self.queues.values().map(|queue| &queue.dedup);
+        let exchanges = self.exchanges.by_id.values().map(|exchange| &exchange.dedup);
+        let dedup_ids: usize = queues.chain(exchanges).map(Window::ids).sum();
+        256 + messages * 24 + dedup_ids as u64 * 40 + rest as u64 * 64
     }
 
     /// The broker that a snapshot was taken of: it goes on exactly as that one

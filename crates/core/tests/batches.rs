@@ -10,11 +10,11 @@ use proptest::prelude::*;
 use quorate_core::batch::{self, Batch, BatchError};
 use quorate_core::command::{
     Binding, Command, Destination, ExchangeKind, ExchangeSettingsPatch, HeaderMatch, Labels, NewMessage,
-    Overflow, Publish, PurgeStates, Request, SettingsPatch, Settlement, Target, Verdict,
+    Operation, Overflow, Publish, PurgeStates, Request, Selector, SettingsPatch, Settlement, Target, Verdict,
 };
 use quorate_core::ids::{
-    ClientId, ConsumerId, ExchangeName, Incarnation, Millis, NodeId, QueueId, QueueName, RequestId,
-    SessionId, Timestamp, Token,
+    ClientId, ConsumerId, ExchangeName, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName,
+    RequestId, SessionId, Timestamp, Token,
 };
 use quorate_core::outcome::{Rejection, Reply};
 use quorate_core::{Broker, RestoreError};
@@ -87,6 +87,19 @@ fn requests() -> Vec<Request> {
         .into_iter()
         .map(|verdict| Settlement { token, verdict })
         .collect();
+    let transact = Command::Transact {
+        settlements: vec![Settlement {
+            token,
+            verdict: Verdict::Ack,
+        }],
+        publishes: vec![Publish {
+            target: Target::Exchange {
+                name: exchange("orders"),
+                mandatory: true,
+            },
+            messages: vec![NewMessage::default()],
+        }],
+    };
     let (session, consumer) = (SessionId(u64::MAX), ConsumerId(3));
     let (node, incarnation) = (NodeId(11), Incarnation(2));
     let lease = Some(Millis(10_000));
@@ -177,7 +190,18 @@ fn requests() -> Vec<Request> {
             routing_key: String::new(),
             headers: None,
         }),
-    ];
+        transact,
+    ]
+    .into_iter()
+    .chain(operations().map(|operation| Command::Operate {
+        queue: queue(),
+        messages: vec![
+            Selector::Message(MessageId { index: 70, number: 3 }),
+            Selector::DedupId("order-1".to_owned()),
+        ],
+        operation,
+    }))
+    .collect::<Vec<_>>();
     let id = |n| RequestId {
         client: ClientId(0x1234_5678_9abc_def0),
         sequence: n,
@@ -193,10 +217,27 @@ fn requests() -> Vec<Request> {
         .collect()
 }
 
+/// One of each.
+fn operations() -> impl Iterator<Item = Operation> {
+    let to = QueueName::new("other").unwrap();
+    [
+        Operation::Delete,
+        Operation::Move { to: to.clone() },
+        Operation::Reschedule {
+            delay: Millis(5_000),
+            deliver_at: Timestamp(1_700_000_000_000),
+        },
+        Operation::Redrive { to: Some(to) },
+        Operation::UndoRedrive { redrive: 71 },
+    ]
+    .into_iter()
+}
+
 fn contents() -> Vec<Bytes> {
     vec![
         Bytes::from_static(b""),
         Bytes::from_static(b"properties and body"),
+        Bytes::from_static(b"another"),
     ]
 }
 
@@ -211,7 +252,7 @@ fn a_batch_comes_back_as_it_was() {
     assert_eq!(decoded.at, Timestamp(1_700_000_000_000));
     assert_eq!(decoded.requests, requests());
     assert_eq!(decoded.contents, contents());
-    assert_eq!(decoded.content_lengths(), [0, 19]);
+    assert_eq!(decoded.content_lengths(), [0, 19, 7]);
     assert_eq!(
         batch::encode(decoded.at, &decoded.requests, &decoded.contents),
         encoded
@@ -232,14 +273,14 @@ fn a_content_is_found_by_its_number_and_not_copied() {
     assert!(encoded.as_ptr_range().contains(&content.as_ptr()));
     assert_eq!(batch::content(&encoded, 0).unwrap(), Bytes::new());
     assert_eq!(
-        batch::content(&encoded, 2),
-        Err(BatchError::NoSuchContent { number: 2, count: 2 })
+        batch::content(&encoded, 3),
+        Err(BatchError::NoSuchContent { number: 3, count: 3 })
     );
 }
 
 #[test]
 fn a_publish_without_its_contents_is_no_batch() {
-    let encoded = batch::encode(Timestamp(1), &requests(), &contents()[..1]);
+    let encoded = batch::encode(Timestamp(1), &requests(), &contents()[..2]);
     assert!(matches!(Batch::decode(encoded), Err(BatchError::Malformed(_))));
 }
 
@@ -528,10 +569,65 @@ fn history() -> Vec<Bytes> {
         .map(|command| Request { id: None, command })
         .collect();
     let then: Vec<Request> = then.into_iter().zip(0..).map(request).collect();
+    let redrive = Request {
+        id: None,
+        command: Command::Operate {
+            queue: name("again"),
+            messages: vec![Selector::DedupId("order-1".to_owned())],
+            operation: Operation::Redrive { to: None },
+        },
+    };
     vec![
         batch::encode(Timestamp(1_700_000_000_000), &first, &contents),
         batch::encode(Timestamp(1_700_000_000_050), &then, &[]),
+        batch::encode(Timestamp(1_700_000_000_100), &remembered(), &contents[..1]),
+        batch::encode(Timestamp(1_700_000_000_200), &[redrive], &[]),
     ]
+}
+
+/// A message that its exchange and its queue remember, and whose life ends soon.
+fn remembered() -> Vec<Request> {
+    let queue = QueueName::new("again").unwrap();
+    let exchange = ExchangeName::new("once").unwrap();
+    let labels = Labels {
+        dedup_id: "order-1".to_owned(),
+        ..Labels::default()
+    };
+    let commands = [
+        Command::DeclareQueue {
+            name: queue.clone(),
+            settings: SettingsPatch {
+                message_ttl: Some(Millis(10)),
+                dead_letter_queue: Some(Some(queue.clone())),
+                ..SettingsPatch::default()
+            },
+        },
+        Command::DeclareExchange {
+            name: exchange.clone(),
+            kind: ExchangeKind::Fanout,
+            settings: ExchangeSettingsPatch {
+                dedup_window: Some(Millis(60_000)),
+                ..ExchangeSettingsPatch::default()
+            },
+        },
+        Command::Bind(Binding {
+            source: exchange.clone(),
+            destination: Destination::Queue(queue),
+            routing_key: String::new(),
+            headers: None,
+        }),
+        Command::Publish(Publish {
+            target: Target::Exchange {
+                name: exchange,
+                mandatory: true,
+            },
+            messages: vec![NewMessage {
+                labels: Some(labels.into()),
+                ..NewMessage::default()
+            }],
+        }),
+    ];
+    commands.map(|command| Request { id: None, command }).into()
 }
 
 fn write(broker: &Broker) -> Bytes {
@@ -573,7 +669,7 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
         let bytes = Bytes::from(bytes);
-        for number in 0..3 {
+        for number in 0..4 {
             let _ = batch::content(&bytes, number);
         }
         if let Ok(decoded) = Batch::decode(bytes) {

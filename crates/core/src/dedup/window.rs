@@ -127,6 +127,11 @@ impl Window {
         *self = Self::default();
     }
 
+    /// How many ids it may know.
+    pub(crate) fn ids(&self) -> usize {
+        self.by_id.len()
+    }
+
     /// Its state, for a snapshot.
     pub(crate) fn remembered(&self) -> &Pages<Remembered> {
         &self.remembered
@@ -193,5 +198,78 @@ impl Draft {
         let drafted = self.by_id.get(dedup_id)?;
         let last = drafted.number + u64::from(span.count_max) >= self.count;
         last.then_some(drafted.known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUEUE: QueueId = QueueId(1);
+
+    fn remembered(dedup_id: &str, at: u64) -> Remembered {
+        let first = MessageId { index: at, number: 0 };
+        Remembered::new(dedup_id.into(), first, QUEUE, Timestamp(at))
+    }
+
+    fn known(window: &Window, dedup_id: &str, span: Span, now: u64) -> bool {
+        window.get(dedup_id, span, Timestamp(now), 0).is_some()
+    }
+
+    #[test]
+    fn what_is_cleared_away_was_unknown() {
+        let span = Span {
+            time: Millis(100),
+            count_max: 10,
+        };
+        let mut window = Window::default();
+        for at in 0..1_000_u64 {
+            // Mostly new ids, some that come again after they were forgotten.
+            window.remember(remembered(&(at % 37).to_string(), at * 7), span);
+            assert!(window.is_consistent());
+            for back in 0..30.min(at) {
+                let id = ((at - back) % 37).to_string();
+                let expected = back < 10 && back * 7 < 100;
+                assert_eq!(known(&window, &id, span, at * 7), expected, "{back} before {at}");
+            }
+        }
+        assert!(window.remembered.iter().count() <= 10);
+    }
+
+    #[test]
+    fn a_window_that_was_lowered_shrinks_as_ids_come() {
+        let wide = Span {
+            time: Millis(100),
+            count_max: 1_000,
+        };
+        let narrow = Span { count_max: 3, ..wide };
+        let mut window = Window::default();
+        for id in 0..1_000 {
+            window.remember(remembered(&id.to_string(), 1), wide);
+        }
+        assert!(known(&window, "0", wide, 1) && !known(&window, "996", narrow, 1));
+        for id in 1_000..1_400 {
+            window.remember(remembered(&id.to_string(), 1), narrow);
+        }
+        assert_eq!(window.remembered.iter().count(), 3);
+        assert!(window.is_consistent());
+    }
+
+    #[test]
+    fn it_comes_back_from_its_pages() {
+        let span = Span {
+            time: Millis(100),
+            count_max: 150,
+        };
+        let mut window = Window::default();
+        for at in 0..400_u64 {
+            window.remember(remembered(&(at % 170).to_string(), at / 10), span);
+        }
+        let mut read = Window::default();
+        for (number, page) in window.remembered().pages() {
+            assert!(read.restore(number, page.clone()));
+        }
+        assert!(read.is_consistent());
+        assert_eq!((read.next, &read.by_id), (window.next, &window.by_id));
     }
 }

@@ -25,7 +25,7 @@ pub(crate) use lookup::Lookup;
 pub(crate) use order::{Order, Place};
 pub(crate) use pages::{Page, Pages};
 pub(crate) use record::{Extra, Holder, Lease, Record, State};
-pub(crate) use settings::{check_group, check_lease, check_span, differences, invalid};
+pub(crate) use settings::{check_label, check_lease, check_span, differences, invalid};
 
 use crate::command::{Overflow, Settings};
 use crate::dead_letter::Retry;

@@ -148,7 +148,7 @@ fn check_weights(weights: &BTreeMap<String, u32>) -> Result<(), Rejection> {
         return Err(invalid(FIELD, format!("at most {max} groups, not {is}")));
     }
     for (group, weight) in weights {
-        check_group(FIELD, group)?;
+        check_label(FIELD, group)?;
         if !(1..=limits::GROUP_WEIGHT_MAX).contains(weight) {
             let max = limits::GROUP_WEIGHT_MAX;
             return Err(invalid(FIELD, format!("1 to {max}, not {weight}, for {group:?}")));
@@ -157,10 +157,10 @@ fn check_weights(weights: &BTreeMap<String, u32>) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// The name of a group is within its bound.
-pub(crate) fn check_group(field: &str, group: &str) -> Result<(), Rejection> {
-    if group.len() > limits::GROUP_BYTES_MAX {
-        let (max, is) = (limits::GROUP_BYTES_MAX, group.len());
+/// The name of a group, or a dedup id, is within its bound.
+pub(crate) fn check_label(field: &str, label: &str) -> Result<(), Rejection> {
+    if label.len() > limits::LABEL_BYTES_MAX {
+        let (max, is) = (limits::LABEL_BYTES_MAX, label.len());
         return Err(invalid(field, format!("at most {max} bytes, not {is}")));
     }
     Ok(())
