@@ -75,7 +75,7 @@ async fn a_full_queue_takes_what_its_consumers_make_room_for() -> Result<()> {
         cluster.kill(leader).await?;
         cluster.new_leader(leader).await
     };
-    let everything = async { tokio::join!(publishing, consuming, failover) };
+    let everything = Box::pin(async { tokio::join!(publishing, consuming, failover) });
     let ((told, consumed, failover), looks) = watched(&client, everything).await?;
     let (told, consumed) = (told?, consumed??);
     failover?;

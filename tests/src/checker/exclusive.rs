@@ -27,7 +27,7 @@ pub fn groups_are_in_order(history: &History) -> Vec<Violation> {
                 matches!(settle.wish, Wish::Ack | Wish::DeadLetter) && !settle.outcome.is_refused()
             };
             let of_lease = settles.get(lease.token.as_str()).map_or(&[][..], Vec::as_slice);
-            if next.message > lease.message && !of_lease.iter().any(|settle| done(settle)) {
+            if next.message > lease.message && !of_lease.iter().any(done) {
                 finding.add(format!(
                     "group {group} of {queue} went on to {:?} before {:?} was done",
                     next.message, lease.message

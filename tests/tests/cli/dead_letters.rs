@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use quorate_test_cluster::Cluster;
 use quorate_tests::program::{self, run};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{DONE, REFUSED, done, ids, many, one, publish, text};
 
@@ -48,9 +48,7 @@ async fn a_dead_set_is_redriven_and_that_is_undone() -> Result<()> {
         ids(&ready) == [&acme] && ready[0]["state"] == "ready",
         "{ready:?}"
     );
-    let undo = text(&redriven["undo"][0])?.to_owned();
-    let undone = one(&cluster, undo.strip_prefix("quorate ").unwrap_or_default())?;
-    ensure!(undone["undone"] == 1, "{undone}");
+    ensure!(undo(&cluster, &redriven)?["undone"] == 1, "not undone");
     ensure!(
         many(&cluster, "browse jobs --state dead")?.len() == 2,
         "not undone"
@@ -80,7 +78,18 @@ async fn a_dead_set_is_redriven_and_that_is_undone() -> Result<()> {
         nothing["redriven"] == 0 && nothing["undo"] == json!([]),
         "{nothing}"
     );
+    // From another queue it comes back as well.
+    let undone = undo(&cluster, told)?;
+    ensure!(undone["queue"] == "small" && undone["undone"] == 1, "{undone}");
+    let dead = many(&cluster, "browse jobs --state dead")?;
+    ensure!(ids(&dead) == [&acme], "{dead:?}");
     Ok(())
+}
+
+/// Runs the command by which a redrive said that it is undone.
+fn undo(cluster: &Cluster, redriven: &Value) -> Result<Value> {
+    let command = text(&redriven["undo"][0])?;
+    one(cluster, command.strip_prefix("quorate ").context("a command")?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
