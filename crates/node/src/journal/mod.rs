@@ -196,6 +196,11 @@ impl Journal {
         chunks.sync();
     }
 
+    /// Whether everything up to an entry is in it, as far as it ever will be.
+    fn has_reached(&self, index: u64) -> bool {
+        self.chunks.get().is_none() || self.tail.lock().next > index
+    }
+
     /// Time of the first thing in it.
     pub(crate) fn begins(&self) -> Option<Timestamp> {
         let (_, at) = self.view(self.chunks.get()?).begins()?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quorate_core::browse::Filter;
 use quorate_core::event::{Change, Event};
@@ -98,6 +98,7 @@ impl Broker {
                 }
             }
         };
+        self.told().await;
         let journal = Arc::clone(self.journal());
         tokio::task::spawn_blocking(move || journal.trace(search))
             .await
@@ -108,6 +109,17 @@ impl Broker {
     #[must_use]
     pub fn node_id(&self) -> NodeId {
         self.consensus().node_id()
+    }
+
+    /// Whoever asked may have seen the answer of an entry whose events are about
+    /// to be told: waits until they are.
+    async fn told(&self) {
+        const LOOK_EVERY: Duration = Duration::from_millis(1);
+        let index = self.consensus().with_state(quorate_core::Broker::index);
+        let until = Instant::now() + self.limits().request_timeout;
+        while !self.journal().has_reached(index) && Instant::now() < until {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 
     /// Messages that have a header now, and whether there may be more: all
