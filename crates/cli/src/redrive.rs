@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _};
 use quorate_client::{Error, MessageFilter, MessageState, OperateResult, RedriveBatch};
 use serde_json::{Value, json};
 
@@ -67,6 +67,11 @@ const REFUSALS_SHOWN: usize = 10;
 /// Messages that are looked at to find out where they came from.
 const PEEK_SIZE: u32 = 1_000;
 
+/// A redrive as it goes on.
+trait Batches: Stream<Item = Result<RedriveBatch, Error>> + Unpin {}
+
+impl<S: Stream<Item = Result<RedriveBatch, Error>> + Unpin> Batches for S {}
+
 /// What a redrive came to.
 #[derive(Debug, Default)]
 struct Tally {
@@ -115,7 +120,8 @@ pub(crate) async fn run(args: RedriveArgs, context: &Context) -> Result<(), Fail
 }
 
 /// Where the messages will be, as far as a look at them tells: in `queue`, or
-/// where they came from.
+/// where they came from. An undo names that queue, and the answer to a redrive
+/// does not.
 async fn targets(
     queue: &str,
     filter: &MessageFilter,
@@ -140,33 +146,14 @@ async fn targets(
     Ok(targets)
 }
 
-/// Reads batch after batch, and shows how it goes. The first interrupt lets the
-/// batch under way end.
-async fn follow(
-    mut batches: impl futures_util::Stream<Item = Result<RedriveBatch, Error>> + Unpin,
-    context: &Context,
-) -> Result<Tally, Failure> {
+/// Reads batch after batch, and shows how it goes, until the end or an
+/// interrupt.
+async fn follow(mut batches: impl Batches, context: &Context) -> Result<Tally, Failure> {
     let mut interrupts = Interrupts::listen()?;
     let mut tally = Tally::default();
     let mut shown = Instant::now();
     while !tally.interrupted {
-        let batch = {
-            let next = batches.next();
-            tokio::pin!(next);
-            loop {
-                tokio::select! {
-                    batch = &mut next => break batch,
-                    () = interrupts.next() => {
-                        if tally.interrupted {
-                            return Err(Failure::Interrupted);
-                        }
-                        eprintln!("quorate: waiting for the batch to end; interrupt again to leave at once");
-                        tally.interrupted = true;
-                    }
-                }
-            }
-        };
-        match batch {
+        match next(&mut batches, &mut interrupts, &mut tally.interrupted).await {
             None => break,
             Some(Ok(batch)) => tally.add(batch),
             Some(Err(error)) => tally.stopped = Some(error),
@@ -177,6 +164,29 @@ async fn follow(
         }
     }
     Ok(tally)
+}
+
+/// The next batch. The first interrupt lets it end, the second does not.
+async fn next(
+    batches: &mut impl Batches,
+    interrupts: &mut Interrupts,
+    interrupted: &mut bool,
+) -> Option<Result<RedriveBatch, Error>> {
+    let batch = batches.next();
+    tokio::pin!(batch);
+    loop {
+        tokio::select! {
+            batch = &mut batch => return batch,
+            () = interrupts.next() => {
+                if *interrupted {
+                    eprintln!("quorate: one more batch than is told here may have been redriven");
+                    return None;
+                }
+                eprintln!("quorate: waiting for the batch to end; interrupt again to leave at once");
+                *interrupted = true;
+            }
+        }
+    }
 }
 
 impl Tally {
