@@ -806,35 +806,50 @@ fn settle(settlements: &[(prop::sample::Index, Verdict)], tokens: &[Token]) -> V
     settlements.collect()
 }
 
-/// Names messages that are there.
+/// Names messages with which it can be done: of that queue if it has such, else
+/// of another.
 fn operate(
     broker: &Broker,
     queue: &QueueName,
     messages: &[(prop::sample::Index, bool)],
     operation: &Operation,
 ) -> Command {
-    let filter = Filter {
-        dead_letters_only: matches!(operation, Operation::Redrive { .. }),
-        ..Filter::default()
-    };
-    let browsed = broker.browse(queue, 0, usize::MAX, usize::MAX, &filter);
-    let mut candidates = browsed.map_or(Vec::new(), |browsed| browsed.messages);
     let mut operation = operation.clone();
+    let candidates = |queue: &QueueName| -> Vec<MessageView> {
+        let browsed = broker.browse(queue, 0, usize::MAX, usize::MAX, &Filter::default());
+        let mut messages = browsed.map_or(Vec::new(), |browsed| browsed.messages);
+        messages.retain(|message| match &operation {
+            Operation::Redrive { .. } => message.dead.is_some() || message.dead_letter.is_some(),
+            Operation::UndoRedrive { .. } => message.redrive.is_some(),
+            _ => true,
+        });
+        messages
+    };
+    let others = broker
+        .queues(None, usize::MAX)
+        .into_iter()
+        .map(|queue| queue.name);
+    let mut queues = std::iter::once(queue.clone()).chain(others);
+    let queue = queues.find(|queue| !candidates(queue).is_empty());
+    let queue = queue.unwrap_or_else(|| QueueName::new("a").unwrap());
+    let candidates = candidates(&queue);
     if let Operation::UndoRedrive { redrive } = &mut operation {
-        candidates.retain(|message| message.redrive.is_some());
         *redrive = candidates.last().and_then(|message| message.redrive).unwrap_or(0);
     }
     let unknown = MessageId { index: 1, number: 77 };
-    let select_one =
-        |(n, by_id): &(prop::sample::Index, bool)| match candidates.get(n.index(candidates.len().max(1))) {
+    let select_one = |(n, by_id): &(prop::sample::Index, bool)| {
+        let candidate = candidates.get(n.index(candidates.len().max(1)));
+        match candidate {
             Some(message) if *by_id => Selector::Message(message.id),
             None if *by_id => Selector::Message(unknown),
             Some(message) if !message.dedup_id.is_empty() => Selector::DedupId(message.dedup_id.clone()),
             _ => Selector::DedupId("x".to_owned()),
-        };
+        }
+    };
+    let messages = messages.iter().map(select_one).collect();
     Command::Operate {
-        queue: queue.clone(),
-        messages: messages.iter().map(select_one).collect(),
+        queue,
+        messages,
         operation,
     }
 }
