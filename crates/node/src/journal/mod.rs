@@ -22,22 +22,37 @@ mod tests;
 mod trace;
 
 use std::ops::RangeInclusive;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use quorate_core::Broker as State;
 use quorate_core::event::Event;
 use quorate_core::ids::Timestamp;
 use quorate_raft::{Coverage, Journal as Chunks};
+use tokio::sync::Semaphore;
 
 pub use self::trace::{Trace, TraceOf, Traced};
 
+/// Searches at one time; others wait for their turn.
+const SEARCHES_MAX: usize = 2;
+
 /// The journal of a node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Journal {
     /// Not set: there is none.
     chunks: OnceLock<Chunks>,
     tail: Mutex<Tail>,
+    searches: Arc<Semaphore>,
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self {
+            chunks: OnceLock::new(),
+            tail: Mutex::default(),
+            searches: Arc::new(Semaphore::new(SEARCHES_MAX)),
+        }
+    }
 }
 
 /// What is not sealed yet. It covers the entries from `first` up to, not

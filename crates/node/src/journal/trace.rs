@@ -84,9 +84,15 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// If the search itself broke, or a content that it had to look at cannot be
-    /// read. A damaged journal is no error, but a gap.
+    /// If other searches take too long, the search itself broke, or a content
+    /// that it had to look at cannot be read. A damaged journal is no error, but
+    /// a gap.
     pub async fn trace(&self, of: TraceOf) -> Result<Trace, BrokerError> {
+        let patience = self.limits().request_timeout;
+        let turns = Arc::clone(&self.journal().searches);
+        let turn = tokio::time::timeout(patience, turns.acquire_owned())
+            .await
+            .map_err(|_| BrokerError::Overloaded)?;
         let search = match of {
             TraceOf::Message(id) => Search::of(BTreeSet::from([id]), None),
             TraceOf::DedupId(id) => Search::of(BTreeSet::new(), Some(id)),
@@ -100,7 +106,12 @@ impl Broker {
         };
         self.told().await;
         let journal = Arc::clone(self.journal());
-        tokio::task::spawn_blocking(move || journal.trace(search))
+        // The turn is over when the search is, even if nobody waits for it any more.
+        let search = move || {
+            let _turn = turn;
+            journal.trace(search)
+        };
+        tokio::task::spawn_blocking(search)
             .await
             .map_err(|error| BrokerError::Internal(format!("search the journal: {error}")))
     }
