@@ -199,3 +199,29 @@ async fn queues_beyond_the_bound_are_counted_together() {
     );
     assert!(others.is_none(), "{others:?}");
 }
+
+/// What a scrape costs with many queues. Run with `--release --ignored --nocapture`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures"]
+async fn measure() {
+    const QUEUES: usize = 10_000;
+    let nodes = Nodes::start(1).await;
+    let broker = nodes.leader().await;
+    let names: Vec<_> = (0..QUEUES).map(|n| format!("q{n:05}")).collect();
+    for some in names.chunks(1_000) {
+        futures_util::future::join_all(some.iter().map(|name| declare(&broker, name))).await;
+    }
+    for some in names.chunks(1_000) {
+        let target = |name: &String| Target::Queue(queue(name));
+        let publishes = some
+            .iter()
+            .map(|name| publish(&broker, target(name), vec![message("x", &[])]));
+        futures_util::future::join_all(publishes).await;
+    }
+    for _ in 0..5 {
+        let started = std::time::Instant::now();
+        let families = broker.metrics();
+        let samples: usize = families.iter().map(|family| family.samples.len()).sum();
+        eprintln!("{samples} samples of {QUEUES} queues in {:?}", started.elapsed());
+    }
+}
