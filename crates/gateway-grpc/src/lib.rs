@@ -3,7 +3,9 @@
 //! This gateway translates: generated messages to the calls of
 //! [`quorate_node::Broker`] and back (`convert`), and its errors to status
 //! codes with an `ErrorDetail` (one table, `error`). The leader serves; any
-//! other node answers `NOT_LEADER` with the leader's address.
+//! other node answers `NOT_LEADER` with the leader's address, but for looks at
+//! its own state or journal, and for a queue that is to be explained while there
+//! is no leader.
 //!
 //! | file | what it is |
 //! | --- | --- |

@@ -74,7 +74,7 @@ pub(crate) async fn redrive(broker: &Broker, request: v1::RedriveRequest) -> Ans
             0 => REDRIVE_DEFAULT,
             count => count as usize,
         },
-        to: convert::optional(&request.to, convert::queue_name)?,
+        to: convert::optional(&request.to, convert::target_queue)?,
         from: request.from,
     };
     let redriven = broker.redrive(id, redrive).await?;

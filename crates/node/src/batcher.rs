@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use quorate_core::command::{Command, Publish, Request, Settlement, Verdict};
+use quorate_core::command::{Command, Publish, Request, Selector, Settlement, Verdict};
 use quorate_core::ids::Timestamp;
 use quorate_core::outcome::Outcome;
 use quorate_core::{Repeated, batch};
@@ -57,7 +57,7 @@ fn text_bytes(command: &Command) -> usize {
             settlements,
             publishes,
         } => reason_bytes(settlements) + publishes.iter().map(label_bytes).sum::<usize>(),
-        Command::Operate { messages, .. } => size_of_val(messages.as_slice()),
+        Command::Operate { messages, .. } => messages.iter().map(selector_bytes).sum(),
         _ => 0,
     }
 }
@@ -74,6 +74,13 @@ fn label_bytes(publish: &Publish) -> usize {
             labels.routing_key.len() + labels.group.len() + labels.dedup_id.len() + headers
         })
         .sum()
+}
+
+fn selector_bytes(selector: &Selector) -> usize {
+    match selector {
+        Selector::Message(id) => size_of_val(id),
+        Selector::DedupId(id) => id.len(),
+    }
 }
 
 fn reason_bytes(settlements: &[Settlement]) -> usize {

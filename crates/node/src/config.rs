@@ -9,7 +9,7 @@ use std::time::Duration;
 pub const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Most bytes of names and values of a message's headers: 64 KiB.
 pub const HEADERS_BYTES_MAX: usize = 64 * 1024;
-/// Most messages of one publish, and settlements of one settle.
+/// Most messages that one command publishes or operates on, and settlements in one.
 pub const MESSAGES_PER_REQUEST_MAX: usize = 4096;
 
 /// Settings of one node.

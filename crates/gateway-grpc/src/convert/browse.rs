@@ -3,12 +3,15 @@
 use quorate_node::BrokerError;
 use quorate_node::broker::{Browse, Seen};
 use quorate_node::types::{
-    DeadReason, Filter, LeaseView, LeasedBy, MessageId, MessageState, Millis, Operation, Selector, Timestamp,
+    DeadReason, Filter, LeaseView, LeasedBy, MessageId, MessageState, Millis, Operation, QueueName, Selector,
+    Timestamp,
 };
 use quorate_proto::v1;
 use quorate_proto::v1::operate_messages_request::Operation as WireOperation;
 
-use super::{DEAD_REASONS, at, at_ms, dead_letter, dead_reason, optional, page_size, queue_name, state};
+use super::{
+    DEAD_REASONS, at, at_ms, dead_letter, dead_reason, named, optional, page_size, queue_name, state,
+};
 use crate::error::invalid;
 
 pub(crate) fn browse(request: v1::BrowseRequest) -> Result<Browse, BrokerError> {
@@ -88,16 +91,21 @@ pub(crate) fn operation(operation: Option<WireOperation>) -> Result<Operation, B
     match operation.ok_or_else(|| invalid("operation", "is missing"))? {
         WireOperation::Delete(_) => Ok(Operation::Delete),
         WireOperation::Move(to) => Ok(Operation::Move {
-            to: queue_name(&to.to)?,
+            to: target_queue(&to.to)?,
         }),
         WireOperation::Reschedule(to) => Ok(Operation::Reschedule {
             delay: Millis(to.delay_ms),
             deliver_at: Timestamp(to.deliver_at_ms),
         }),
         WireOperation::Redrive(to) => Ok(Operation::Redrive {
-            to: optional(&to.to, queue_name)?,
+            to: optional(&to.to, target_queue)?,
         }),
     }
+}
+
+/// Where messages are to go.
+pub(crate) fn target_queue(name: &str) -> Result<QueueName, BrokerError> {
+    named("to", name, QueueName::new)
 }
 
 pub(crate) fn message_info(seen: Seen) -> v1::MessageInfo {

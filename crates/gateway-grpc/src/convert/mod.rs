@@ -16,7 +16,7 @@ use quorate_node::types::{
 };
 use quorate_proto::v1;
 
-pub(crate) use self::browse::{browse, filter, message_info, operation, selector, selectors};
+pub(crate) use self::browse::{browse, filter, message_info, operation, selector, selectors, target_queue};
 pub(crate) use self::exchanges::{binding, exchange_info, exchange_kind, exchange_settings_patch};
 pub(crate) use self::explain::explanation;
 pub(crate) use self::leasing::{delivery, settled, settled_result, settlements};

@@ -248,7 +248,7 @@ async fn of_operations() {
     refuse(many, delete(), "messages", "1 to 4096, not 4097").await;
     refuse(vec![selector("one")], delete(), "message_id", "malformed").await;
     let nowhere = Operation::Move(v1::Move { to: String::new() });
-    refuse(vec![selector("1-0")], Some(nowhere), "queue", "1 to 255").await;
+    refuse(vec![selector("1-0")], Some(nowhere), "to", "1 to 255").await;
 
     let to_itself = Operation::Move(v1::Move {
         to: "jobs".to_owned(),

@@ -101,12 +101,14 @@ impl Broker {
     /// that the answer contains. Linearizable while there is a leader; else it
     /// is what this node knows.
     pub async fn explain_queue(&self, name: &QueueName) -> Result<(u64, Explanation), BrokerError> {
-        let (read_index, no_leader) = match self.read_barrier_within(LEADER_PATIENCE).await {
-            Ok(index) => (index, false),
-            Err(BrokerError::NoLeader) => (0, true),
-            Err(BrokerError::NotLeader(_)) if !self.consensus().hears_leader() => (0, true),
-            Err(error) => return Err(error),
+        let read = match self.read_barrier_within(LEADER_PATIENCE).await {
+            // It is slow, not gone.
+            Err(BrokerError::NoLeader) if self.consensus().hears_leader() => self.read_barrier().await,
+            read => read,
         };
+        let no_leader = matches!(read, Err(BrokerError::NoLeader | BrokerError::NotLeader(_)))
+            && !self.consensus().hears_leader();
+        let read_index = if no_leader { 0 } else { read? };
         let (applied, found) = self.consensus().with_state(|state| {
             let found = state.queue(name).zip(state.explain(name));
             (state.index(), found)
