@@ -1,14 +1,16 @@
 //! The messages of a group are done in their order and one at a time, whoever
-//! dies meanwhile.
+//! dies meanwhile; and no group starves another.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use quorate_client::{Delivery, Message};
+use quorate_test_cluster::Cluster;
 use quorate_tests::history::{History, Wish};
 use quorate_tests::trial::{Trial, small_snapshots};
 use quorate_tests::workload::{Mix, QUEUE};
-use quorate_tests::{rounds, seed};
+use quorate_tests::{harm, rounds, seed};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -21,7 +23,7 @@ fn mix() -> Mix {
         publishers: 2,
         consumers: 4,
         pullers: 4,
-        lease: Duration::from_secs(1),
+        lease: Duration::from_millis(750),
         // A message that is given up would leave its group by the order of time.
         deliveries_max: 0,
         groups: GROUPS,
@@ -35,7 +37,7 @@ async fn groups_keep_their_order_while_workers_and_leaders_die() -> Result<()> {
     let mut rng = StdRng::seed_from_u64(seed);
     let cluster = small_snapshots(3).start().await?;
     let mut trial = Trial::of(cluster, mix(), seed).await?;
-    for _ in 0..rounds(3) {
+    for _ in 0..rounds(2) {
         trial.progress().await?;
         let leader = trial.cluster.leader().await?;
         let worker = rng.random_range(0..trial.load.worker_count());
@@ -56,6 +58,30 @@ async fn groups_keep_their_order_while_workers_and_leaders_die() -> Result<()> {
         verdict.progress.redelivered > 0 && verdict.progress.refused > 0,
         "the load was too tame: {:?}",
         verdict.progress
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_with_many_messages_does_not_starve_one_with_one() -> Result<()> {
+    const MANY: u32 = 20_000;
+    let mut cluster = Cluster::start(3).await?;
+    let client = cluster.client().await?;
+    // Of the large tenant too there may be many under way at a time.
+    let declare = client.declare_queue(QUEUE).group_concurrency(1_000);
+    declare.send().await?;
+    let of = |tenant: &str| Message::new(tenant.to_owned()).group(tenant);
+    for _ in 0..MANY / 4_000 {
+        client.publish_all(QUEUE, (0..4_000).map(|_| of("large"))).await?;
+    }
+    let mut taken = client.lease(QUEUE).max(10).send().await?;
+    client.publish(QUEUE, of("small")).await?;
+    harm::replace_leader(&mut cluster).await?;
+    taken.extend(client.lease(QUEUE).max(3).send().await?);
+    let groups: Vec<Option<&str>> = taken.iter().map(Delivery::group).collect();
+    ensure!(
+        groups[..10].iter().all(|group| *group == Some("large")) && groups[10..].contains(&Some("small")),
+        "leased were {groups:?}"
     );
     Ok(())
 }

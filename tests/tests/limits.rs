@@ -162,11 +162,11 @@ async fn insist(client: Client, first: u64, count: u64) -> Result<Told> {
     Ok(told)
 }
 
-/// Acks messages until it has acked `count`; says which.
+/// Takes messages and acks them until it has `count`; says which.
 async fn consume(client: Client, count: u64) -> Result<Vec<u64>> {
     let mut consumer = client.consume(QUEUE).prefetch(32).open().await?;
     let mut fences = BTreeSet::new();
-    let mut keys = Vec::new();
+    let (mut keys, mut acks) = (Vec::new(), Vec::new());
     while (keys.len() as u64) < count {
         let delivery = consumer.next().await.context("the consumer has ended")??;
         let key = body::key(delivery.body()).context("a body is damaged")?;
@@ -174,7 +174,10 @@ async fn consume(client: Client, count: u64) -> Result<Vec<u64>> {
         if fences.insert(delivery.fence()) {
             keys.push(key);
         }
-        delivery.ack().await?;
+        acks.push(delivery.ack());
+    }
+    for ack in acks {
+        ack.await?;
     }
     consumer.close().await;
     Ok(keys)

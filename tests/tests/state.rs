@@ -324,6 +324,11 @@ async fn windows_go_on(client: &Client) -> Result<()> {
     for (id, state) in [("acked", MessageState::Acked), ("waits", MessageState::Ready)] {
         let again = client.publish("once", Message::new("again").dedup_id(id)).await?;
         ensure!(again.duplicate() == Some(state), "{id}: {again:?}");
+        if state == MessageState::Ready {
+            let first = client.get_message("once", Selector::dedup_id(id));
+            let first = first.send().await?.message_id;
+            ensure!(again.message_id() == first, "{again:?} instead of {first}");
+        }
     }
     let again = Message::new("again").dedup_id("event");
     let again = client.publish(Target::exchange("once"), again).await?;
