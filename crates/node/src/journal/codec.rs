@@ -390,18 +390,16 @@ fn said(text: &str) -> Option<&str> {
 
 // ------------------------------------------------------------------------ reading
 
-/// Reads the body of a chunk, event by event. Ends after the first error.
+/// Reads the body of a chunk, event by event. Of no use after an error.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
     context: Context,
     /// Of the entry under way.
     events_left: u64,
     ordinal: u32,
-    failed: bool,
     queues: Vec<(QueueId, QueueName)>,
     names: Vec<QueueName>,
     holders: Vec<(LeasedBy, Arc<str>)>,
-    nobody: Arc<str>,
 }
 
 type Read<T> = Result<T, Malformed>;
@@ -414,40 +412,42 @@ impl<'a> Reader<'a> {
                 context: Context::default(),
                 events_left: 0,
                 ordinal: 0,
-                failed: false,
                 queues: Vec::new(),
                 names: Vec::new(),
                 holders: Vec::new(),
-                nobody: Arc::from(""),
             }),
             _ => Err(Malformed("unknown version")),
         }
     }
 
-    fn next_event(&mut self) -> Read<Option<Recorded>> {
-        while self.events_left == 0 {
-            if self.rest.is_empty() {
-                return Ok(None);
+    /// The next event that is wanted. Of the others little more is read than
+    /// where they end.
+    pub(super) fn next_wanted(
+        &mut self,
+        mut wanted: impl FnMut(MessageId, &Change) -> bool,
+    ) -> Read<Option<Recorded>> {
+        loop {
+            while self.events_left == 0 {
+                if self.rest.is_empty() {
+                    return Ok(None);
+                }
+                self.context.index = self.context.index.wrapping_add(self.number()?);
+                self.context.at = self.relative()?;
+                self.events_left = self.number()?;
+                self.ordinal = 0;
             }
-            self.context.index = self.context.index.wrapping_add(self.number()?);
-            self.context.at = self.relative()?;
-            self.events_left = self.number()?;
-            self.ordinal = 0;
+            let (message, change, holder) = self.event()?;
+            let ordinal = self.ordinal;
+            self.events_left -= 1;
+            self.ordinal = self.ordinal.wrapping_add(1);
+            if wanted(message, &change) {
+                return self.recorded(ordinal, message, change, holder).map(Some);
+            }
         }
-        let (event, consumer_name) = self.event()?;
-        let recorded = Recorded {
-            index: self.context.index,
-            ordinal: self.ordinal,
-            at: self.context.at,
-            event,
-            consumer_name,
-        };
-        self.events_left -= 1;
-        self.ordinal = self.ordinal.wrapping_add(1);
-        Ok(Some(recorded))
     }
 
-    fn event(&mut self) -> Read<(Event, Arc<str>)> {
+    /// The next event, with the number of its holder, 0 if it has none.
+    fn event(&mut self) -> Read<(MessageId, Change, u64)> {
         let tag = self.byte()?;
         let message = if tag & SAME_ENTRY_NEXT == 0 {
             self.message()?
@@ -460,15 +460,29 @@ impl<'a> Reader<'a> {
             self.context.queue = self.queue()?;
         }
         self.context.message = Some(message);
+        let (change, holder) = self.change(tag)?;
+        Ok((message, change, holder))
+    }
+
+    /// Writes out what was named by a number.
+    fn recorded(&self, ordinal: u32, message: MessageId, change: Change, holder: u64) -> Read<Recorded> {
         let (queue, queue_name) = known(&self.queues, self.context.queue)?;
-        let (change, consumer_name) = self.change(tag)?;
-        let event = Event {
-            message,
-            queue,
-            queue_name,
-            change,
+        let consumer_name = match holder {
+            0 => Arc::from(""),
+            number => known(&self.holders, number)?.1,
         };
-        Ok((event, consumer_name))
+        Ok(Recorded {
+            index: self.context.index,
+            ordinal,
+            at: self.context.at,
+            event: Event {
+                message,
+                queue,
+                queue_name,
+                change,
+            },
+            consumer_name,
+        })
     }
 
     fn message(&mut self) -> Read<MessageId> {
@@ -489,7 +503,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn change(&mut self, tag: u8) -> Read<(Change, Arc<str>)> {
+    fn change(&mut self, tag: u8) -> Read<(Change, u64)> {
         let (a, b) = (tag & FLAG_A != 0, tag & FLAG_B != 0);
         let change = match tag & KIND {
             0 => {
@@ -514,7 +528,7 @@ impl<'a> Reader<'a> {
             4 => {
                 self.context.grant = self.context.grant.wrapping_add(self.signed()?);
                 let attempt = self.small()?;
-                let (holder, name) = self.holder()?;
+                let (holder, number) = self.holder()?;
                 let change = Change::Leased {
                     grant: self.context.grant,
                     attempt,
@@ -522,7 +536,7 @@ impl<'a> Reader<'a> {
                     until: self.relative()?,
                     waited: optional(a, || self.number().map(Millis))?,
                 };
-                return Ok((change, name));
+                return Ok((change, number));
             }
             5 => Change::Extended {
                 until: self.relative()?,
@@ -557,7 +571,7 @@ impl<'a> Reader<'a> {
             }
             _ => return Err(Malformed("unknown kind of event")),
         };
-        Ok((change, Arc::clone(&self.nobody)))
+        Ok((change, 0))
     }
 
     fn departure(&mut self) -> Read<(Exit, Option<DeadReason>, Vec<QueueName>)> {
@@ -573,29 +587,28 @@ impl<'a> Reader<'a> {
         Ok((exit, reason, to))
     }
 
-    fn holder(&mut self) -> Read<(LeasedBy, Arc<str>)> {
+    /// The holder and its number.
+    fn holder(&mut self) -> Read<(LeasedBy, u64)> {
         let number = self.number()?;
         if number != 0 {
-            return known(&self.holders, number);
+            let holder = at(&self.holders, number).ok_or(NOT_GIVEN)?.0;
+            return Ok((holder, number));
         }
         let (holder, name) = match self.byte()? {
-            0 => (LeasedBy::Puller(None), Arc::clone(&self.nobody)),
-            1 => (
-                LeasedBy::Puller(Some(ClientId(self.fixed()?))),
-                Arc::clone(&self.nobody),
-            ),
+            0 => (LeasedBy::Puller(None), String::new()),
+            1 => (LeasedBy::Puller(Some(ClientId(self.fixed()?))), String::new()),
             2 => {
                 let holder = LeasedBy::Consumer {
                     session: SessionId(self.fixed()?),
                     consumer: ConsumerId(self.small()?),
                     node: NodeId(self.fixed()?),
                 };
-                (holder, Arc::from(self.text()?))
+                (holder, self.text()?)
             }
             _ => return Err(Malformed("unknown kind of holder")),
         };
-        self.holders.push((holder, Arc::clone(&name)));
-        Ok((holder, name))
+        self.holders.push((holder, Arc::from(name)));
+        Ok((holder, self.holders.len() as u64))
     }
 
     fn name(&mut self) -> Read<QueueName> {
@@ -665,26 +678,15 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Iterator for Reader<'_> {
-    type Item = Read<Recorded>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
-            return None;
-        }
-        let read = self.next_event();
-        self.failed = read.is_err();
-        read.transpose()
-    }
-}
+const NOT_GIVEN: Malformed = Malformed("a number that was not given");
 
 /// What was written out under a number, from 1.
+fn at<T>(all: &[T], number: u64) -> Option<&T> {
+    all.get(usize::try_from(number).ok()?.checked_sub(1)?)
+}
+
 fn known<T: Clone>(all: &[T], number: u64) -> Read<T> {
-    usize::try_from(number)
-        .ok()
-        .and_then(|number| all.get(number.checked_sub(1)?))
-        .cloned()
-        .ok_or(Malformed("a number that was not given"))
+    at(all, number).cloned().ok_or(NOT_GIVEN)
 }
 
 fn pick<T: Copy>(all: &[T], place: u8) -> Read<T> {

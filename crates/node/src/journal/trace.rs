@@ -253,12 +253,8 @@ impl Search {
     }
 
     /// Takes what belongs to the answer out of one chunk.
-    fn take(&mut self, events: Reader<'_>) -> Result<ControlFlow<()>, Malformed> {
-        for recorded in events {
-            let recorded = recorded?;
-            if !self.wants(&recorded) {
-                continue;
-            }
+    fn take(&mut self, mut events: Reader<'_>) -> Result<ControlFlow<()>, Malformed> {
+        while let Some(recorded) = events.next_wanted(|message, change| self.wants(message, change))? {
             if self.found.len() == EVENTS_MAX {
                 self.truncated = true;
                 return Ok(ControlFlow::Break(()));
@@ -281,12 +277,11 @@ impl Search {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn wants(&mut self, recorded: &Recorded) -> bool {
-        let message = recorded.event.message;
+    fn wants(&mut self, message: MessageId, change: &Change) -> bool {
         if self.messages.contains(&message) {
             return true;
         }
-        let Change::Published { dedup_id, .. } = &recorded.event.change else {
+        let Change::Published { dedup_id, .. } = change else {
             return false;
         };
         let more = self.dedup_id.as_ref() == Some(dedup_id);
