@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use futures_util::future::join_all;
 use quorate_client::{Client, Message, Verdict};
 use quorate_test_cluster::wait_until;
 use rand::rngs::StdRng;
@@ -285,16 +286,14 @@ pub async fn drain(client: &Client, queues: &[&str], recorder: &Recorder) -> Res
     let last = wait_until("the queues to be empty", Duration::from_secs(120), async || {
         let mut left = 0;
         for queue in queues {
-            let pull = client
-                .lease(*queue)
-                .max(100)
-                .lease(LEASE)
-                .wait(Duration::from_millis(100));
-            for delivery in pull.send().await.ok()? {
+            let pull = client.lease(*queue).max(100).lease(LEASE);
+            let deliveries = pull.send().await.ok()?;
+            let acks = deliveries.into_iter().map(|delivery| async {
                 recorder.received(DRAINER, &delivery, LEASE, true);
                 let token = delivery.token().to_owned();
-                recorder.settling(&token, Wish::Ack, || delivery.ack()).await;
-            }
+                recorder.settling(&token, Wish::Ack, || delivery.ack()).await
+            });
+            join_all(acks).await;
             let counts = client.describe_queue(*queue).await.ok()?.counts;
             left += counts.ready + counts.delayed + counts.leased;
         }
