@@ -119,82 +119,77 @@ pub fn settle(token: &str, verdict: v1::settlement::Verdict) -> v1::SettleReques
     }
 }
 
-/// Any call that changes something.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Mutation {
-    /// See the API.
-    Declare(v1::DeclareQueueRequest),
-    /// See the API.
-    Update(v1::UpdateQueueRequest),
-    /// See the API.
-    Purge(v1::PurgeQueueRequest),
-    /// See the API.
-    Delete(v1::DeleteQueueRequest),
-    /// See the API.
-    Publish(v1::PublishRequest),
-    /// See the API.
-    Lease(v1::LeaseRequest),
-    /// See the API.
-    Settle(v1::SettleRequest),
-}
-
-/// What it was answered.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// See the API.
-    Declared(v1::DeclareQueueResponse),
-    /// See the API.
-    Updated(v1::UpdateQueueResponse),
-    /// See the API.
-    Purged(v1::PurgeQueueResponse),
-    /// See the API.
-    Deleted(v1::DeleteQueueResponse),
-    /// See the API.
-    Published(v1::PublishResponse),
-    /// See the API.
-    Leased(v1::LeaseResponse),
-    /// See the API.
-    Settled(v1::SettleResponse),
-}
-
-impl Answer {
-    /// The answer but for the term of its commit, which is that of the leader
-    /// that answers.
-    #[must_use]
-    pub fn without_term(mut self) -> Self {
-        let commit = match &mut self {
-            Self::Declared(answer) => &mut answer.commit,
-            Self::Updated(answer) => &mut answer.commit,
-            Self::Purged(answer) => &mut answer.commit,
-            Self::Deleted(answer) => &mut answer.commit,
-            Self::Published(answer) => &mut answer.commit,
-            Self::Leased(answer) => &mut answer.commit,
-            Self::Settled(answer) => &mut answer.commit,
-        };
-        if let Some(commit) = commit {
-            commit.term = 0;
+/// Declares [`Mutation`] and [`Answer`] from a list of the calls.
+macro_rules! mutations {
+    ($($name:ident: $request:ident -> $answer:ident($response:ident), $method:ident;)*) => {
+        /// Any call that changes something.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Mutation {
+            $(
+                /// See the API.
+                $name(v1::$request),
+            )*
         }
-        self
-    }
+
+        /// What it was answered.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Answer {
+            $(
+                /// See the API.
+                $answer(v1::$response),
+            )*
+        }
+
+        impl Mutation {
+            /// The call under a request id.
+            #[must_use]
+            pub fn with_id(mut self, id: v1::RequestId) -> Self {
+                let place = match &mut self {
+                    $(Self::$name(request) => &mut request.request_id,)*
+                };
+                *place = Some(id);
+                self
+            }
+
+            async fn send_and_wait(self, broker: &BrokerClient<Channel>) -> Result<Answer, Status> {
+                let mut broker = broker.clone();
+                Ok(match self {
+                    $(Self::$name(request) => Answer::$answer(broker.$method(request).await?.into_inner()),)*
+                })
+            }
+        }
+
+        impl Answer {
+            fn commit(&mut self) -> &mut Option<v1::Commit> {
+                match self {
+                    $(Self::$answer(answer) => &mut answer.commit,)*
+                }
+            }
+        }
+    };
+}
+
+mutations! {
+    Declare: DeclareQueueRequest -> Declared(DeclareQueueResponse), declare_queue;
+    Update: UpdateQueueRequest -> Updated(UpdateQueueResponse), update_queue;
+    Purge: PurgeQueueRequest -> Purged(PurgeQueueResponse), purge_queue;
+    Pause: PauseQueueRequest -> Paused(PauseQueueResponse), pause_queue;
+    Delete: DeleteQueueRequest -> Deleted(DeleteQueueResponse), delete_queue;
+    DeclareExchange: DeclareExchangeRequest -> ExchangeDeclared(DeclareExchangeResponse), declare_exchange;
+    UpdateExchange: UpdateExchangeRequest -> ExchangeUpdated(UpdateExchangeResponse), update_exchange;
+    DeleteExchange: DeleteExchangeRequest -> ExchangeDeleted(DeleteExchangeResponse), delete_exchange;
+    Bind: BindRequest -> Bound(BindResponse), bind;
+    Unbind: UnbindRequest -> Unbound(UnbindResponse), unbind;
+    Publish: PublishRequest -> Published(PublishResponse), publish;
+    Lease: LeaseRequest -> Leased(LeaseResponse), lease;
+    Settle: SettleRequest -> Settled(SettleResponse), settle;
+    Transact: TransactRequest -> Transacted(TransactResponse), transact;
+    Operate: OperateMessagesRequest -> Operated(OperateMessagesResponse), operate_messages;
+    Redrive: RedriveRequest -> Redriven(RedriveResponse), redrive;
+    UndoRedrive: UndoRedriveRequest -> RedriveUndone(UndoRedriveResponse), undo_redrive;
 }
 
 impl Mutation {
-    /// The call under a request id.
-    #[must_use]
-    pub fn with_id(mut self, id: v1::RequestId) -> Self {
-        let place = match &mut self {
-            Self::Declare(request) => &mut request.request_id,
-            Self::Update(request) => &mut request.request_id,
-            Self::Purge(request) => &mut request.request_id,
-            Self::Delete(request) => &mut request.request_id,
-            Self::Publish(request) => &mut request.request_id,
-            Self::Lease(request) => &mut request.request_id,
-            Self::Settle(request) => &mut request.request_id,
-        };
-        *place = Some(id);
-        self
-    }
-
     /// One attempt.
     ///
     /// # Errors
@@ -207,17 +202,25 @@ impl Mutation {
             .await
             .map_err(late)?
     }
+}
 
-    async fn send_and_wait(self, broker: &BrokerClient<Channel>) -> Result<Answer, Status> {
-        let mut broker = broker.clone();
-        Ok(match self {
-            Self::Declare(request) => Answer::Declared(broker.declare_queue(request).await?.into_inner()),
-            Self::Update(request) => Answer::Updated(broker.update_queue(request).await?.into_inner()),
-            Self::Purge(request) => Answer::Purged(broker.purge_queue(request).await?.into_inner()),
-            Self::Delete(request) => Answer::Deleted(broker.delete_queue(request).await?.into_inner()),
-            Self::Publish(request) => Answer::Published(broker.publish(request).await?.into_inner()),
-            Self::Lease(request) => Answer::Leased(broker.lease(request).await?.into_inner()),
-            Self::Settle(request) => Answer::Settled(broker.settle(request).await?.into_inner()),
-        })
+impl Answer {
+    /// What was done, without what belongs to the one who answers: the term of
+    /// the leader, and where a redrive would go on now.
+    #[must_use]
+    pub fn without_answerer(mut self) -> Self {
+        if let Some(commit) = self.commit() {
+            commit.term = 0;
+        }
+        match &mut self {
+            Self::Redriven(answer) => answer.next = 0,
+            Self::Transacted(answer) => {
+                for commit in answer.published.iter_mut().filter_map(|one| one.commit.as_mut()) {
+                    commit.term = 0;
+                }
+            }
+            _ => {}
+        }
+        self
     }
 }

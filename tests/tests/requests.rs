@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures_util::{TryStreamExt as _, stream};
 use quorate_proto::v1::broker_client::BrokerClient;
+use quorate_proto::v1::operate_messages_request::Operation;
 use quorate_proto::v1::settlement::Verdict;
 use quorate_proto::v1::{self, Reason};
 use quorate_test_cluster::Cluster;
@@ -63,7 +64,7 @@ async fn a_call_whose_answer_was_lost_can_be_repeated() -> Result<()> {
         lost.abort();
         drop(relay);
 
-        let state = queues(&broker).await?;
+        let before = state(&broker).await?;
         let first = tell(&call, &broker).await;
         let second = tell(&call, &broker).await;
         ensure!(
@@ -71,10 +72,10 @@ async fn a_call_whose_answer_was_lost_can_be_repeated() -> Result<()> {
             "{call:?} was answered {first:?} and then {second:?}"
         );
         ensure!(first.is_ok(), "{call:?} was refused: {first:?}");
-        let state_after = queues(&broker).await?;
+        let after = state(&broker).await?;
         ensure!(
-            state == state_after,
-            "repeating {call:?} changed {state:?} to {state_after:?}"
+            before == after,
+            "repeating {call:?} changed {before:?} to {after:?}"
         );
     }
     Ok(())
@@ -243,15 +244,19 @@ impl Requester {
     }
 }
 
-/// Queues in which every kind of call has something to do.
+/// Queues and exchanges on which every kind of call has something to do.
 struct Scene {
     leases: Vec<v1::Delivery>,
+    /// In the dead set of the queue `dead`.
+    dead: Vec<String>,
+    /// Log index of a redrive there.
+    redrive: u64,
 }
 
 impl Scene {
     async fn set(broker: &BrokerClient<Channel>) -> Result<Self> {
         let mut broker = broker.clone();
-        for name in ["jobs", "full", "old"] {
+        for name in ["jobs", "full", "old", "dead"] {
             let declare = v1::DeclareQueueRequest {
                 name: name.to_owned(),
                 ..Default::default()
@@ -266,8 +271,34 @@ impl Scene {
             };
             broker.publish(publish).await?;
         }
-        let leases = broker.lease(raw::lease("jobs", 5)).await?.into_inner().deliveries;
-        Ok(Self { leases })
+        for name in ["orders", "unused"] {
+            let declare = v1::DeclareExchangeRequest {
+                name: name.to_owned(),
+                kind: v1::ExchangeKind::Fanout.into(),
+                ..Default::default()
+            };
+            broker.declare_exchange(declare).await?;
+        }
+        broker.bind(bind("orders", "full")).await?;
+
+        let dead = broker.lease(raw::lease("dead", 4)).await?.into_inner().deliveries;
+        for delivery in &dead {
+            let reject = Verdict::DeadLetter(v1::DeadLetter::default());
+            broker.settle(raw::settle(&delivery.token, reject)).await?;
+        }
+        let first = v1::RedriveRequest {
+            queue: "dead".to_owned(),
+            max_messages: 1,
+            ..Default::default()
+        };
+        let redriven = broker.redrive(first).await?.into_inner();
+        let redrive = redriven.commit.context("nothing was redriven")?.log_index;
+        let leases = broker.lease(raw::lease("jobs", 6)).await?.into_inner().deliveries;
+        Ok(Self {
+            leases,
+            dead: dead.into_iter().map(|delivery| delivery.message_id).collect(),
+            redrive,
+        })
     }
 
     /// Every call of the API that changes something, all of which succeed once
@@ -317,6 +348,59 @@ impl Scene {
                 wait_ms: 200,
                 ..raw::lease("new", 1)
             }),
+            Mutation::Pause(v1::PauseQueueRequest {
+                name: name("new"),
+                paused: true,
+                ..Default::default()
+            }),
+            Mutation::Transact(v1::TransactRequest {
+                request_id: None,
+                settlements: vec![acked(&self.leases[5].token)],
+                publishes: vec![raw::publish("new", "done"), raw::publish("full", "done")],
+            }),
+            Mutation::Publish(v1::PublishRequest {
+                queue: String::new(),
+                exchange: name("orders"),
+                ..raw::publish("", "to all")
+            }),
+            Mutation::Operate(v1::OperateMessagesRequest {
+                queue: name("dead"),
+                messages: vec![message(&self.dead[3])],
+                operation: Some(Operation::Delete(v1::Delete {})),
+                ..Default::default()
+            }),
+            Mutation::Redrive(v1::RedriveRequest {
+                queue: name("dead"),
+                max_messages: 1,
+                ..Default::default()
+            }),
+            Mutation::UndoRedrive(v1::UndoRedriveRequest {
+                queue: name("dead"),
+                redrive: self.redrive,
+                ..Default::default()
+            }),
+            Mutation::DeclareExchange(v1::DeclareExchangeRequest {
+                name: name("events"),
+                kind: v1::ExchangeKind::Topic.into(),
+                ..Default::default()
+            }),
+            Mutation::UpdateExchange(v1::UpdateExchangeRequest {
+                name: name("orders"),
+                settings: Some(v1::ExchangeSettings {
+                    alternate_exchange: Some(name("events")),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            Mutation::Bind(bind("events", "new")),
+            Mutation::Unbind(v1::UnbindRequest {
+                request_id: None,
+                binding: bind("orders", "full").binding,
+            }),
+            Mutation::DeleteExchange(v1::DeleteExchangeRequest {
+                name: name("unused"),
+                ..Default::default()
+            }),
             Mutation::Purge(v1::PurgeQueueRequest {
                 name: name("full"),
                 ..Default::default()
@@ -345,8 +429,33 @@ impl Scene {
     }
 }
 
+fn acked(token: &str) -> v1::Settlement {
+    v1::Settlement {
+        token: token.to_owned(),
+        verdict: Some(Verdict::Ack(v1::Ack {})),
+    }
+}
+
+fn message(id: &str) -> v1::MessageSelector {
+    v1::MessageSelector {
+        selector: Some(v1::message_selector::Selector::MessageId(id.to_owned())),
+    }
+}
+
+/// Binds a queue to an exchange.
+fn bind(exchange: &str, queue: &str) -> v1::BindRequest {
+    v1::BindRequest {
+        request_id: None,
+        binding: Some(v1::Binding {
+            source: exchange.to_owned(),
+            destination: Some(v1::binding::Destination::Queue(queue.to_owned())),
+            ..Default::default()
+        }),
+    }
+}
+
 /// Makes every call once at the leader; with the state that it leaves behind.
-async fn fill(cluster: &Cluster) -> Result<(Book, Vec<v1::QueueInfo>)> {
+async fn fill(cluster: &Cluster) -> Result<(Book, State)> {
     let broker = raw::broker(&cluster.endpoint(cluster.leader().await?)).await?;
     let scene = Scene::set(&broker).await?;
     let mut requester = Requester::new();
@@ -366,13 +475,13 @@ async fn fill(cluster: &Cluster) -> Result<(Book, Vec<v1::QueueInfo>)> {
         );
         book.push((call, answer));
     }
-    Ok((Book(book), queues(&broker).await?))
+    Ok((Book(book), state(&broker).await?))
 }
 
 impl Book {
     /// Every call, repeated at the leader, gets its first answer and changes
     /// nothing.
-    async fn is_kept_by(&self, cluster: &Cluster, state: &[v1::QueueInfo]) -> Result<()> {
+    async fn is_kept_by(&self, cluster: &Cluster, expected: &State) -> Result<()> {
         for (call, first) in &self.0 {
             let again = tell_leader(call, cluster).await?;
             ensure!(
@@ -380,8 +489,8 @@ impl Book {
                 "{call:?} was answered {first:?} and now {again:?}"
             );
         }
-        let now = queues(&raw::broker(&cluster.endpoint(cluster.leader().await?)).await?).await?;
-        ensure!(now == state, "repeating changed {state:?} to {now:?}");
+        let now = state(&raw::broker(&cluster.endpoint(cluster.leader().await?)).await?).await?;
+        ensure!(now == *expected, "repeating changed {expected:?} to {now:?}");
         Ok(())
     }
 }
@@ -403,15 +512,16 @@ async fn tell_leader(call: &Mutation, cluster: &Cluster) -> Result<Told> {
 async fn tell(call: &Mutation, broker: &BrokerClient<Channel>) -> Told {
     let answer = call.clone().send(broker).await;
     answer
-        .map(Answer::without_term)
+        .map(Answer::without_answerer)
         .map_err(|status| raw::detail(&status))
 }
 
-async fn queues(broker: &BrokerClient<Channel>) -> Result<Vec<v1::QueueInfo>> {
-    Ok(broker
-        .clone()
-        .list_queues(v1::ListQueuesRequest::default())
-        .await?
-        .into_inner()
-        .queues)
+/// All that listings show.
+type State = (Vec<v1::QueueInfo>, Vec<v1::ExchangeInfo>);
+
+async fn state(broker: &BrokerClient<Channel>) -> Result<State> {
+    let mut broker = broker.clone();
+    let queues = broker.list_queues(v1::ListQueuesRequest::default()).await?;
+    let exchanges = broker.list_exchanges(v1::ListExchangesRequest::default()).await?;
+    Ok((queues.into_inner().queues, exchanges.into_inner().exchanges))
 }
