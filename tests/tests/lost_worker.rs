@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use futures_util::TryStreamExt as _;
 use quorate_client::{Client, Delivery, MessageInfo};
 use quorate_test_cluster::Cluster;
-use quorate_tests::checker::{each_exactly_once, nothing_is_forgotten, verdict};
+use quorate_tests::checker::{each_exactly_once, nothing_is_forgotten, traces_are_lives, verdict};
 use quorate_tests::trial::no_bugs_in_logs;
 use quorate_tests::worker::Worker;
 use tokio::sync::mpsc;
@@ -80,7 +80,8 @@ async fn what_a_lost_worker_held_comes_back_although_the_leader_is_lost_too() ->
         })
         .await??;
 
-    for ((queue, ..), published) in QUEUES.iter().zip(published) {
+    for ((queue, way, lease), published) in QUEUES.iter().zip(published) {
+        came_back(&client, &published[0], *way, *lease).await?;
         let again = client.lease(*queue).max(100).send().await?;
         ensure!(
             again.iter().all(Delivery::redelivered),
@@ -99,6 +100,27 @@ async fn what_a_lost_worker_held_comes_back_although_the_leader_is_lost_too() ->
         ensure!(counts.consumers == 0, "{queue} still has the consumer");
     }
     no_bugs_in_logs(&cluster, &[])
+}
+
+/// A message came back by the end of its lease, not earlier; or by the end of the
+/// session, if it had one.
+async fn came_back(client: &Client, message: &str, way: Way, lease: Duration) -> Result<()> {
+    let trace = client.trace(message).await?;
+    verdict(&traces_are_lives(&trace.events))?;
+    let mut last = trace.events.iter().rev();
+    let (end, begin) = last.next().zip(last.next()).context("no trace")?;
+    let of_session = end.change == "session-ended" && begin.session.is_some();
+    let of_time = end.change == "lease-expired" && begin.until_ms.is_some_and(|until| end.at_ms >= until);
+    let expected = match way {
+        Way::Pulled => of_time,
+        Way::Pushed if lease == LONG => of_session,
+        Way::Pushed => of_time || of_session,
+    };
+    ensure!(
+        expected && begin.change == "leased",
+        "after {begin:?} it came back by {end:?}"
+    );
+    Ok(())
 }
 
 /// Takes the messages of all queues and says so each time, and then does

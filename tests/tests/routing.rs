@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use quorate_client::{Binding, Client, Destination, ExchangeKind, HeaderMatch, Message, Reason, Target};
 use quorate_test_cluster::Cluster;
@@ -58,6 +58,51 @@ async fn what_has_no_route_is_named_or_refused() -> Result<()> {
     let error = client.publish(Target::exchange("nowhere"), "x").await;
     let reason = error.expect_err("there is no such exchange").reason();
     ensure!(reason == Some(Reason::ExchangeNotFound), "{reason:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn dead_letters_are_routed_by_an_exchange() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    let client = cluster.client().await?;
+    for queue in ["europe", "archive"] {
+        client.declare_queue(queue).send().await?;
+    }
+    client
+        .declare_exchange("letters", ExchangeKind::Topic)
+        .send()
+        .await?;
+    for (queue, pattern) in [("europe", "eu.#"), ("archive", "#")] {
+        client
+            .bind(Binding::new("letters", queue).routing_key(pattern))
+            .await?;
+    }
+    let orders = client.declare_queue("orders").dead_letter_exchange("letters");
+    orders.send().await?;
+    let message = Message::new("order").routing_key("eu.paid").header("order", "9");
+    let published = client.publish("orders", message).await?;
+    let delivery = client.lease("orders").send().await?.pop().context("no message")?;
+    delivery.dead_letter("no such item").await?;
+
+    harm::replace_leader(&mut cluster).await?;
+    for queue in ["europe", "archive"] {
+        let letter = client.lease(queue).send().await?.pop();
+        let letter = letter.with_context(|| format!("{queue} has no letter"))?;
+        let from = letter.dead_letter_info().context("it does not say where from")?;
+        ensure!(
+            letter.message_id() == published.message_id()
+                && letter.body() == "order"
+                && letter.headers().get("order").is_some_and(|order| order == "9"),
+            "another letter came: {letter:?}"
+        );
+        ensure!(
+            from.origin_queue == "orders"
+                && from.reason == "rejected"
+                && from.last_error.as_deref() == Some("no such item"),
+            "{from:?}"
+        );
+        letter.ack().await?;
+    }
     Ok(())
 }
 
