@@ -9,7 +9,8 @@ use super::queue_info;
 pub(crate) fn explanation(read_index: u64, explanation: &Explanation) -> v1::ExplainQueueResponse {
     let no_leader = explanation.no_leader.then(no_leader);
     let obstacles = explanation.obstacles.iter();
-    let obstacles = obstacles.map(|obstacle| in_words(obstacle, explanation.now));
+    let dead = explanation.queue.counts.dead;
+    let obstacles = obstacles.map(|obstacle| in_words(obstacle, dead, explanation.now));
     v1::ExplainQueueResponse {
         queue: Some(queue_info(&explanation.queue)),
         obstacles: no_leader.into_iter().chain(obstacles).collect(),
@@ -27,11 +28,11 @@ fn no_leader() -> v1::Obstacle {
     }
 }
 
-fn in_words(obstacle: &Obstacle, now: Timestamp) -> v1::Obstacle {
+fn in_words(obstacle: &Obstacle, dead: u64, now: Timestamp) -> v1::Obstacle {
     let (messages, until) = extent(obstacle);
     v1::Obstacle {
         kind: kind(obstacle).to_owned(),
-        message: message(obstacle, now),
+        message: message(obstacle, dead, now),
         messages,
         until_ms: until.map_or(0, |until| until.0),
     }
@@ -65,41 +66,63 @@ fn extent(obstacle: &Obstacle) -> (u64, Option<Timestamp>) {
     }
 }
 
-fn message(obstacle: &Obstacle, now: Timestamp) -> String {
+/// What it is and what to do, for a queue with so many dead messages.
+fn message(obstacle: &Obstacle, dead: u64, now: Timestamp) -> String {
+    let messages_of = |number| count(number, "message");
     match *obstacle {
         Obstacle::Paused => "the queue is paused: resume it".to_owned(),
+        Obstacle::Empty if dead > 0 => format!(
+            "the queue holds nothing but dead letters, {dead} of them, which are not delivered: redrive them"
+        ),
         Obstacle::Empty => "the queue holds nothing that could be delivered, now or later".to_owned(),
         Obstacle::NoConsumer { ready } => {
-            format!("{ready} message(s) are ready, and nobody asks for any: start a consumer")
+            format!(
+                "nobody asks for the {} that could be delivered: start a consumer",
+                messages_of(ready)
+            )
         }
         Obstacle::NoCredit { consumers, in_flight } => format!(
-            "the {consumers} consumer(s) hold {in_flight} message(s), as many as their credit allows: settle \
-             some, raise the credit, or add consumers"
+            "as much as the credit allows, {}, is with {}: settle some, raise the credit, or add consumers",
+            messages_of(in_flight),
+            count(consumers, "consumer")
         ),
         Obstacle::GroupsBusy { groups, messages } => format!(
-            "{messages} ready message(s) of {groups} group(s) wait for others of their group that are leased \
-             or wait for a retry: settle those, or raise group_concurrency where order does not matter"
+            "in {}, {} must wait for others of the same group that are leased or wait for a retry: settle \
+             those, or raise group_concurrency where order does not matter",
+            count(groups, "group"),
+            messages_of(messages)
         ),
         Obstacle::SingleActiveBusy { leases, until } => format!(
-            "the next consumer waits for {leases} lease(s) of the one before it: they are over {}",
+            "the next consumer waits for {} of the one before it: over {}",
+            count(leases, "lease"),
             time_left(now, until)
         ),
         Obstacle::Delayed { messages, until } => format!(
-            "{messages} message(s) are not due yet; the first is {}",
+            "not due yet: {}, the first of them {}",
+            messages_of(messages),
             time_left(now, until)
         ),
         Obstacle::AllLeased { messages, until } => format!(
-            "all {messages} message(s) that are left are leased; the first of these leases ends {}",
+            "leased: all that could be delivered, {}; the first of these leases ends {}",
+            messages_of(messages),
             time_left(now, until)
         ),
         Obstacle::DeadLetterBacklog { messages } => format!(
-            "{messages} dead letter(s) wait for room in their target: drain it, raise its limit, or set another"
+            "{} cannot go to its target, which is full, missing, or routes it nowhere: drain the target or raise \
+             its limit, declare or bind it, or set another",
+            count(messages, "dead letter")
         ),
         Obstacle::Full => {
             "a limit of the queue is reached, so publishes are refused: drain it, or raise the limit"
                 .to_owned()
         }
     }
+}
+
+/// `1 message`, `2 messages`.
+fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }
 
 /// How long until then, in the largest unit of which there are two.
@@ -130,12 +153,31 @@ mod tests {
             messages: 3,
             until: Timestamp(95_000),
         };
-        let told = in_words(&obstacle, Timestamp(5_000));
+        let told = in_words(&obstacle, 0, Timestamp(5_000));
         assert_eq!(
             (told.kind.as_str(), told.messages, told.until_ms),
             ("delayed", 3, 95_000)
         );
-        assert_eq!(told.message, "3 message(s) are not due yet; the first is in 90 s");
+        assert_eq!(told.message, "not due yet: 3 messages, the first of them in 90 s");
+    }
+
+    #[test]
+    fn one_is_not_told_as_many() {
+        let told = |obstacle: Obstacle| in_words(&obstacle, 0, Timestamp(0)).message;
+        assert_eq!(
+            told(Obstacle::NoConsumer { ready: 1 }),
+            "nobody asks for the 1 message that could be delivered: start a consumer"
+        );
+        let backlog = told(Obstacle::DeadLetterBacklog { messages: 1 });
+        assert!(backlog.starts_with("1 dead letter cannot go"), "{backlog}");
+        assert!(backlog.contains("missing"), "{backlog}");
+    }
+
+    #[test]
+    fn a_queue_of_dead_letters_only_is_not_told_to_be_empty() {
+        let told = |dead| in_words(&Obstacle::Empty, dead, Timestamp(0)).message;
+        assert!(told(2).contains("dead letters, 2 of them"), "{}", told(2));
+        assert!(!told(0).contains("dead"), "{}", told(0));
     }
 
     #[test]
