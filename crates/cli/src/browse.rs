@@ -33,7 +33,7 @@ pub struct BrowseArgs {
     #[command(flatten)]
     view: ViewArgs,
     #[command(flatten)]
-    part: PartArgs<100>,
+    part: PartArgs,
     #[command(flatten)]
     filter: FilterArgs,
     /// Set free by the redrive of this number
@@ -57,8 +57,9 @@ enum ScheduleCommand {
     List {
         /// Queue to look at
         queue: String,
-        #[command(flatten)]
-        part: PartArgs<1_000>,
+        /// Most messages to show
+        #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+        limit: u64,
     },
 }
 
@@ -75,9 +76,9 @@ pub(crate) struct ViewArgs {
 
 /// How much is shown, and from where.
 #[derive(Debug, Args)]
-struct PartArgs<const DEFAULT: u64> {
+struct PartArgs {
     /// Most messages to show
-    #[arg(long, value_name = "N", default_value_t = DEFAULT, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Go on from this position, where the part before ended
     #[arg(long, value_name = "POSITION", default_value_t = 0, hide_default_value = true)]
@@ -85,7 +86,7 @@ struct PartArgs<const DEFAULT: u64> {
 }
 
 /// The largest page that a node answers.
-const PAGE_SIZE_MAX: u64 = 1_000;
+const PAGE_SIZE_MAX: u32 = 1_000;
 
 /// Some messages of a queue.
 struct Part {
@@ -115,12 +116,44 @@ pub(crate) async fn run(args: BrowseArgs, context: &Context) -> Result<(), Failu
 }
 
 pub(crate) async fn schedule(args: ScheduleArgs, context: &Context) -> Result<(), Failure> {
-    let ScheduleCommand::List { queue, part } = args.command;
+    let ScheduleCommand::List { queue, limit } = args.command;
     let filter = MessageFilter::new().state(MessageState::Delayed);
     let browse = context.client.browse(&queue).filter(filter);
-    let mut part = part.read(browse).await.map_err(Failure::of_queue(&queue))?;
-    part.messages.sort_by_key(|message| message.ready_at_ms);
-    show(&part, &queue, context)
+    let (part, later) = soonest(browse, limit).await.map_err(Failure::of_queue(&queue))?;
+    show(&part, &queue, context)?;
+    if later > 0 && !context.output.is_json() {
+        eprintln!("{} more due later: a higher --limit shows them", messages(later));
+    }
+    Ok(())
+}
+
+/// Those of all messages that are due first, `limit` at most, and how many are
+/// left out. A browse goes by position, so it takes all of them to know.
+async fn soonest(browse: Browse, limit: u64) -> Result<(Part, u64), quorate_client::Error> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let mut part = Part {
+        messages: Vec::new(),
+        next: Some(0),
+        read_index: 0,
+    };
+    let mut later = 0;
+    while let Some(from) = part.next {
+        let page = browse.clone().page_size(PAGE_SIZE_MAX).from(from).page().await?;
+        later += keep_soonest(&mut part.messages, page.messages, limit) as u64;
+        part.next = page.next;
+        part.read_index = page.read_index;
+    }
+    Ok((part, later))
+}
+
+/// Adds `more` to `kept`, in the order in which they are due, and drops what is
+/// beyond `limit`: that many.
+fn keep_soonest(kept: &mut Vec<MessageInfo>, more: Vec<MessageInfo>, limit: usize) -> usize {
+    kept.extend(more);
+    kept.sort_by_key(|message| message.ready_at_ms);
+    let dropped = kept.len().saturating_sub(limit);
+    kept.truncate(limit);
+    dropped
 }
 
 impl ViewArgs {
@@ -141,7 +174,7 @@ impl ViewArgs {
     }
 }
 
-impl<const DEFAULT: u64> PartArgs<DEFAULT> {
+impl PartArgs {
     /// Reads pages until there are enough messages, or no more.
     async fn read(&self, browse: Browse) -> Result<Part, quorate_client::Error> {
         let mut part = Part {
@@ -154,7 +187,7 @@ impl<const DEFAULT: u64> PartArgs<DEFAULT> {
             if left == 0 {
                 break;
             }
-            let size = u32::try_from(left.min(PAGE_SIZE_MAX)).unwrap_or(u32::MAX);
+            let size = u32::try_from(left).map_or(PAGE_SIZE_MAX, |left| left.min(PAGE_SIZE_MAX));
             let page = browse.clone().page_size(size).from(from).page().await?;
             part.messages.extend(page.messages);
             part.next = page.next;
@@ -199,6 +232,20 @@ fn part_text(part: &Part, now_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message_text::tests::message;
+
+    #[test]
+    fn a_schedule_begins_with_what_is_due_first_wherever_it_stands() {
+        let due = |at_ms| MessageInfo {
+            ready_at_ms: Some(at_ms),
+            ..message(MessageState::Delayed)
+        };
+        let mut kept = Vec::new();
+        assert_eq!(keep_soonest(&mut kept, vec![due(9), due(4), due(7)], 2), 1);
+        assert_eq!(keep_soonest(&mut kept, vec![due(8), due(1)], 2), 2);
+        let times: Vec<_> = kept.iter().map(|message| message.ready_at_ms).collect();
+        assert_eq!(times, [Some(1), Some(4)]);
+    }
 
     #[test]
     fn nothing_is_said_to_be_nothing() {

@@ -165,14 +165,14 @@ fn at(ms: u64, now_ms: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use quorate_client::{DeadInfo, DeadLetterInfo, LeaseInfo, MessageState};
 
     use crate::json;
 
     use super::*;
 
-    fn message(state: MessageState) -> MessageInfo {
+    pub(crate) fn message(state: MessageState) -> MessageInfo {
         MessageInfo {
             message_id: "17-0".to_owned(),
             queue: "jobs".to_owned(),
