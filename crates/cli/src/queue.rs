@@ -2,13 +2,13 @@
 
 use clap::{Args, Subcommand};
 use futures_util::StreamExt as _;
-use quorate_client::{Commit, Explanation, MessageState, Obstacle, QueueInfo, QueueSettings};
+use quorate_client::{Commit, Explanation, MessageState, QueueInfo, QueueSettings};
 use serde_json::json;
 
 use crate::body::escaped;
 use crate::exit::Failure;
 use crate::json;
-use crate::moment::{ago, ahead, now_ms};
+use crate::moment::{ago, now_ms};
 use crate::options::{Context, Options};
 use crate::queue_settings::{SettingsArgs, settings_pairs};
 use crate::table::{Align, indented, pairs, table};
@@ -154,8 +154,9 @@ async fn list(context: &Context) -> Result<(), Failure> {
     context.output.bytes(list_text(&rows).as_bytes())
 }
 
-fn row(queue: &QueueInfo) -> [String; 7] {
+fn row(queue: &QueueInfo) -> [String; 8] {
     let counts = &queue.counts;
+    let about = if queue.paused { "paused" } else { "" };
     [
         queue.name.clone(),
         counts.ready.to_string(),
@@ -164,10 +165,11 @@ fn row(queue: &QueueInfo) -> [String; 7] {
         counts.dead.to_string(),
         bytes(counts.bytes),
         counts.consumers.to_string(),
+        about.to_owned(),
     ]
 }
 
-fn list_text(rows: &[[String; 7]]) -> String {
+fn list_text(rows: &[[String; 8]]) -> String {
     let columns = [
         ("QUEUE", Align::Left),
         ("READY", Align::Right),
@@ -176,6 +178,7 @@ fn list_text(rows: &[[String; 7]]) -> String {
         ("DEAD", Align::Right),
         ("SIZE", Align::Right),
         ("CONSUMERS", Align::Right),
+        ("ABOUT", Align::Left),
     ];
     table(columns, rows)
 }
@@ -252,38 +255,32 @@ fn show_text(queue: &QueueInfo, now_ms: u64) -> String {
 async fn explain(queue: &str, context: &Context) -> Result<(), Failure> {
     let call = context.client.explain_queue(queue);
     let explanation = call.await.map_err(Failure::of_queue(queue))?;
-    context.output.show(
-        || json::explanation(&explanation),
-        || explain_text(&explanation, now_ms()),
-    )
+    context
+        .output
+        .show(|| json::explanation(&explanation), || explain_text(&explanation))
 }
 
-fn explain_text(explanation: &Explanation, now_ms: u64) -> String {
+fn explain_text(explanation: &Explanation) -> String {
     let queue = &explanation.queue;
     let counts = &queue.counts;
     let mut text = format!(
-        "queue {}: {} ready, {} delayed, {} leased, {} dead; {} consumers\n",
-        queue.name, counts.ready, counts.delayed, counts.leased, counts.dead, counts.consumers
+        "queue {}: {} ready, {} delayed, {} leased, {} dead; consumers: {}; as of log index {}\n",
+        queue.name,
+        counts.ready,
+        counts.delayed,
+        counts.leased,
+        counts.dead,
+        counts.consumers,
+        explanation.read_index
     );
     if explanation.obstacles.is_empty() {
         text.push_str("nothing is in the way\n");
     }
     for obstacle in &explanation.obstacles {
-        text.push_str(&obstacle_text(obstacle, now_ms));
+        let told = escaped(obstacle.message.as_bytes());
+        text.push_str(&format!("- {}: {told}\n", obstacle.kind));
     }
     text
-}
-
-fn obstacle_text(obstacle: &Obstacle, now_ms: u64) -> String {
-    let until = match obstacle.until_ms {
-        Some(until) => format!(" (ends {})", ahead(until, now_ms)),
-        None => String::new(),
-    };
-    format!(
-        "- {}: {}{until}\n",
-        obstacle.kind,
-        escaped(obstacle.message.as_bytes())
-    )
 }
 
 async fn update(queue: &str, settings: QueueSettings, context: &Context) -> Result<(), Failure> {
@@ -340,7 +337,7 @@ async fn delete(queue: &str, if_empty: bool, if_unused: bool, context: &Context)
 mod tests {
     use std::time::Duration;
 
-    use quorate_client::{Overflow, QueueCounts};
+    use quorate_client::{Obstacle, Overflow, QueueCounts};
 
     use super::*;
 
@@ -378,8 +375,8 @@ mod tests {
     #[test]
     fn a_queue_is_listed_on_a_line() {
         let expected = "\
-QUEUE  READY  DELAYED  LEASED  DEAD     SIZE  CONSUMERS
-jobs       7        0       0     3  2.0 KiB          2
+QUEUE  READY  DELAYED  LEASED  DEAD     SIZE  CONSUMERS  ABOUT
+jobs       7        0       0     3  2.0 KiB          2  paused
 ";
         assert_eq!(list_text(&[row(&jobs())]), expected);
     }
@@ -416,7 +413,7 @@ jobs       7        0       0     3  2.0 KiB          2
                 },
                 Obstacle {
                     kind: "delayed".to_owned(),
-                    message: "4 messages wait for their time".to_owned(),
+                    message: "4 messages are not due yet; the first is in 30 s".to_owned(),
                     messages: 4,
                     until_ms: Some(31_000),
                 },
@@ -424,11 +421,11 @@ jobs       7        0       0     3  2.0 KiB          2
             read_index: 9,
         };
         let expected = "\
-queue jobs: 7 ready, 0 delayed, 0 leased, 3 dead; 2 consumers
+queue jobs: 7 ready, 0 delayed, 0 leased, 3 dead; consumers: 2; as of log index 9
 - paused: the queue is paused
-- delayed: 4 messages wait for their time (ends in 30s)
+- delayed: 4 messages are not due yet; the first is in 30 s
 ";
-        assert_eq!(explain_text(&explanation, 1_000), expected);
+        assert_eq!(explain_text(&explanation), expected);
         let value = json::explanation(&explanation);
         assert_eq!(value["obstacles"][1]["until_ms"], 31_000);
         assert_eq!(
@@ -436,7 +433,7 @@ queue jobs: 7 ready, 0 delayed, 0 leased, 3 dead; 2 consumers
             (&9.into(), &"jobs".into())
         );
         explanation.obstacles.clear();
-        assert!(explain_text(&explanation, 0).ends_with("nothing is in the way\n"));
+        assert!(explain_text(&explanation).ends_with("nothing is in the way\n"));
     }
 
     #[test]
