@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use quorate_client::{Confirm, Message, Published, Target};
 use serde_json::{Value, json};
@@ -64,10 +65,11 @@ pub struct PublishArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=9))]
     priority: Option<u32>,
     /// Deliver them in order with others of this group
-    #[arg(long)]
+    // Empty would stand for none, which is not what a script means whose variable is empty.
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     group: Option<String>,
     /// Take it only once, as long as the queue or exchange remembers this id
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     dedup_id: Option<String>,
     /// Add a header; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
@@ -184,15 +186,11 @@ async fn publish_many(
         || tally.to_json(&args.subject(), elapsed),
         || tally.to_text(&args.subject(), elapsed),
     )?;
-    match tally.first_error {
+    match &tally.first_error {
         None => Ok(()),
         Some(error) => Err(Failure::Partly {
             class: tally.worst,
-            message: format!(
-                "{} not published, and of {} it is not known; the first error: {error}",
-                messages(tally.failed),
-                messages(tally.unknown),
-            ),
+            message: tally.failure_text(error),
         }),
     }
 }
@@ -241,6 +239,17 @@ impl Tally {
                 self.first_error.get_or_insert(error);
             }
         }
+    }
+
+    fn failure_text(&self, first: &quorate_client::Error) -> String {
+        let failed = (self.failed, "certainly not published");
+        let unknown = (self.unknown, "perhaps published, perhaps not");
+        let parts: Vec<_> = [failed, unknown]
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{} {what}", messages(count)))
+            .collect();
+        format!("{}; the first error: {first}", parts.join(", "))
     }
 
     fn to_json(&self, subject: &Subject, elapsed: Duration) -> Value {
@@ -339,6 +348,34 @@ mod tests {
         assert_eq!(numbered(7, None), "message 7");
         assert_eq!(numbered(7, Some(12)), "message 7...");
         assert_eq!(numbered(7, Some(1)), "message 7");
+    }
+
+    #[test]
+    fn an_empty_id_is_not_taken_for_none() {
+        for option in ["--dedup-id=", "--group="] {
+            let line = ["publish", "jobs", "--body", "a", option];
+            let parsed = PublishArgs::augment_args(clap::Command::new("publish")).try_get_matches_from(line);
+            assert_eq!(parsed.unwrap_err().exit_code(), 2, "{option}");
+        }
+    }
+
+    #[test]
+    fn a_failure_tells_only_of_what_there_was() {
+        let error = quorate_client::Error::Invalid("x".to_owned());
+        let tally = |failed, unknown| Tally {
+            failed,
+            unknown,
+            ..Tally::default()
+        };
+        assert_eq!(
+            tally(3, 0).failure_text(&error),
+            "3 messages certainly not published; the first error: invalid: x"
+        );
+        assert_eq!(
+            tally(1, 2).failure_text(&error),
+            "1 message certainly not published, 2 messages perhaps published, perhaps not; the first error: \
+             invalid: x"
+        );
     }
 
     #[test]
