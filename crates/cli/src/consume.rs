@@ -8,7 +8,7 @@ use quorate_client::{CREDIT_MAX, Consumer, Delivery, Settling};
 use tokio::time::timeout;
 
 use crate::body::escaped;
-use crate::exit::{Class, Failure};
+use crate::exit::{Class, Failure, quoted};
 use crate::interrupts::Interrupts;
 use crate::json;
 use crate::options::{Context, Options};
@@ -78,6 +78,7 @@ pub(crate) async fn run(args: ConsumeArgs, context: &Context) -> Result<(), Fail
         handled: 0,
         acks: VecDeque::new(),
         stale: 0,
+        paused: false,
     };
     let ended = session.work(&mut interrupts).await;
     let Session {
@@ -127,6 +128,8 @@ struct Session<'a> {
     acks: VecDeque<Settling>,
     /// Settlements that came too late.
     stale: u64,
+    /// The queue was paused when it was last looked at.
+    paused: bool,
 }
 
 impl Session<'_> {
@@ -168,11 +171,25 @@ impl Session<'_> {
             }
             if self.args.until_empty {
                 let queue = self.context.client.describe_queue(&self.args.queue).await;
-                if queue.map_err(Failure::of_queue(&self.args.queue))?.counts.ready == 0 {
+                let queue = queue.map_err(Failure::of_queue(&self.args.queue))?;
+                if queue.counts.ready == 0 {
                     return Ok(None);
                 }
+                self.tell_paused(queue.paused);
             }
         }
+    }
+
+    /// Tells why nothing comes, once for each pause.
+    fn tell_paused(&mut self, paused: bool) {
+        if paused && !self.paused {
+            eprintln!(
+                "quorate: queue {0} is paused and not empty; waiting for `quorate queue resume {1}`",
+                self.args.queue,
+                quoted(&self.args.queue)
+            );
+        }
+        self.paused = paused;
     }
 
     /// Prints a message, and then acks it: what nobody saw comes again.

@@ -205,7 +205,8 @@ fn advice(error: &Error, subject: Option<&Subject>) -> Option<String> {
                 .to_owned(),
         ),
         Error::Unreachable { .. } => Some(
-            "Name nodes that run with --endpoint host:port,…; `quorate cluster status` shows who answers; \
+            "`quorate cluster status` shows who answers: without a majority of the nodes there is no leader, and \
+             `quorate browse --local` still shows messages. Name nodes that run with --endpoint host:port,…; \
              `quorate dev` starts a cluster on this machine."
                 .to_owned(),
         ),
