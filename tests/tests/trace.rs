@@ -26,7 +26,7 @@ const LIFE: [(&str, &str, Option<&str>); 17] = [
     (QUEUE, "leased", None),
     (QUEUE, "lease-expired", None),
     (QUEUE, "leased", None),
-    (QUEUE, "dead-lettered", None),
+    (QUEUE, "dead-lettered", Some("no luck")),
     (DEAD_LETTERS, "arrived", None),
     (DEAD_LETTERS, "leased", None),
     (DEAD_LETTERS, "died", Some("no hope")),

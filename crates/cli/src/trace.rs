@@ -268,6 +268,7 @@ mod tests {
             },
             TraceEvent {
                 reason: Some("max-deliveries".to_owned()),
+                error: Some("no such\npicture".to_owned()),
                 queues: vec!["failed".to_owned()],
                 ..event("100-0", 102, 4_000, "dead-lettered")
             },
@@ -308,7 +309,7 @@ message 100-0
   1970-01-01T00:00:01.000Z               100  published      jobs             exchange orders, dedup-id=order-9
   1970-01-01T00:00:01.250Z     +250ms    101  leased         jobs          1  by consumer 1 (worker) of session 7 at node 3, 250ms after the publish, until 1970-01-01T00:00:31.000Z
   1970-01-01T00:00:04.000Z  +2s 750ms    102  nacked         jobs             \"no such picture\", ready from 1970-01-01T00:00:04.000Z
-  1970-01-01T00:00:04.000Z        +0s    102  dead-lettered  jobs             max-deliveries, to failed
+  1970-01-01T00:00:04.000Z        +0s    102  dead-lettered  jobs             max-deliveries, \"no such picture\", to failed
   1970-01-01T00:00:04.000Z        +0s    102  arrived        failed           from jobs
 
 as far as journals reach: log index 17 (1970-01-01T00:00:00.100Z) to 120

@@ -148,6 +148,7 @@ impl Broker {
         let left = Change::Left {
             exit: Exit::DeadLettered,
             reason: Some(reason),
+            error: self.record(queue, position).last_error().to_owned(),
             to: names.collect(),
             held: None,
         };

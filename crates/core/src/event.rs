@@ -100,6 +100,9 @@ pub enum Change {
         exit: Exit,
         /// As a dead letter: why.
         reason: Option<DeadReason>,
+        /// As a dead letter: what the last holder said; empty if nobody said
+        /// anything.
+        error: String,
         /// The queues it went to, if any.
         to: Vec<QueueName>,
         /// Since the current lease began; set if it was acked.
@@ -142,6 +145,7 @@ impl Change {
         Self::Left {
             exit,
             reason: None,
+            error: String::new(),
             to: Vec::new(),
             held: None,
         }

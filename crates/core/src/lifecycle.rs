@@ -88,6 +88,7 @@ impl Broker {
         let left = Change::Left {
             exit,
             reason: None,
+            error: String::new(),
             to: Vec::new(),
             held,
         };

@@ -271,6 +271,7 @@ impl Broker {
         let left = Change::Left {
             exit: Exit::Moved,
             reason: None,
+            error: String::new(),
             to: vec![to],
             held: None,
         };

@@ -479,12 +479,16 @@ impl Script {
             Change::Left {
                 exit,
                 reason: why,
+                error,
                 to,
                 held,
             } => {
                 let mut text = format!("left, {}", exit_name(*exit));
                 if let Some(why) = why {
                     write!(text, " ({})", reason(*why)).unwrap();
+                }
+                if !error.is_empty() {
+                    write!(text, " {error:?}").unwrap();
                 }
                 for queue in to {
                     write!(text, " to {queue}").unwrap();

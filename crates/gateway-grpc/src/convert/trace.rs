@@ -116,10 +116,12 @@ fn described(change: Change) -> v1::TraceEvent {
         Change::Left {
             exit,
             reason,
+            error,
             to,
             held,
         } => v1::TraceEvent {
             reason: reason.map_or_else(String::new, dead_reason),
+            error,
             queues: to.iter().map(QueueName::to_string).collect(),
             took_ms: held.map(|held| held.0),
             ..named(left(exit))
@@ -196,12 +198,13 @@ mod tests {
         let event = described(Change::Left {
             exit: Exit::DeadLettered,
             reason: Some(DeadReason::DeliveriesMax),
+            error: "no disk".to_owned(),
             to: vec![to],
             held: None,
         });
         assert_eq!(
-            (event.change.as_str(), event.reason.as_str()),
-            ("dead-lettered", "max-deliveries")
+            (&*event.change, &*event.reason, &*event.error),
+            ("dead-lettered", "max-deliveries", "no disk")
         );
         assert_eq!(event.queues, ["dead"]);
     }

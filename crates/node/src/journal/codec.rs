@@ -281,11 +281,12 @@ impl Writer {
             Change::Left {
                 exit,
                 reason,
+                error,
                 to,
                 held,
             } => {
                 let held = self.flagged(FLAG_A, held.as_ref(), |writer, held| writer.number(held.0));
-                if (exit, reason, to.as_slice()) == (&Exit::Acked, &None, &[]) {
+                if (exit, reason, &**error, to.as_slice()) == (&Exit::Acked, &None, "", &[]) {
                     return 11 | held;
                 }
                 self.one_of(&EXITS, exit);
@@ -293,6 +294,7 @@ impl Writer {
                     Some(reason) => self.one_of(&REASONS, reason),
                     None => self.bytes.push(u8::MAX),
                 }
+                self.text(error);
                 self.number(to.len() as u64);
                 for queue in to {
                     self.name(queue.as_str());
@@ -557,16 +559,16 @@ impl<'a> Reader<'a> {
             10 => Change::RedriveUndone,
             11 => {
                 let held = optional(a, || self.number().map(Millis))?;
-                let (exit, reason, to) = if b {
-                    self.departure()?
+                if b {
+                    self.departure(held)?
                 } else {
-                    (Exit::Acked, None, Vec::new())
-                };
-                Change::Left {
-                    exit,
-                    reason,
-                    to,
-                    held,
+                    Change::Left {
+                        exit: Exit::Acked,
+                        reason: None,
+                        error: String::new(),
+                        to: Vec::new(),
+                        held,
+                    }
                 }
             }
             _ => return Err(Malformed("unknown kind of event")),
@@ -574,17 +576,24 @@ impl<'a> Reader<'a> {
         Ok((change, 0))
     }
 
-    fn departure(&mut self) -> Read<(Exit, Option<DeadReason>, Vec<QueueName>)> {
+    fn departure(&mut self, held: Option<Millis>) -> Read<Change> {
         let exit = self.one_of(&EXITS)?;
         let reason = match self.byte()? {
             u8::MAX => None,
             place => Some(pick(&REASONS, place)?),
         };
+        let error = self.text()?;
         let mut to = Vec::new();
         for _ in 0..self.number()? {
             to.push(self.name()?);
         }
-        Ok((exit, reason, to))
+        Ok(Change::Left {
+            exit,
+            reason,
+            error,
+            to,
+            held,
+        })
     }
 
     /// The holder and its number.

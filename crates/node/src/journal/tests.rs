@@ -107,6 +107,7 @@ fn acked(held: u64) -> Change {
     Change::Left {
         exit: Exit::Acked,
         reason: None,
+        error: String::new(),
         to: Vec::new(),
         held: Some(Millis(held)),
     }
@@ -201,6 +202,7 @@ fn one_of_each() -> Vec<Entry> {
             Change::Left {
                 exit: Exit::DeadLettered,
                 reason: Some(DeadReason::Rejected),
+                error: "no disk".to_owned(),
                 to: vec![name("queue-1"), name("dead")],
                 held: None,
             },
@@ -360,12 +362,14 @@ fn changes() -> impl Strategy<Value = Change> {
         (
             exits(),
             prop::option::of(reasons()),
+            ".{0,9}",
             prop::collection::vec(queue_names(), 0..4),
             spans()
         )
-            .prop_map(|(exit, reason, to, held)| Change::Left {
+            .prop_map(|(exit, reason, error, to, held)| Change::Left {
                 exit,
                 reason,
+                error,
                 to,
                 held,
             }),

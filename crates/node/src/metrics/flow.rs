@@ -166,6 +166,7 @@ mod tests {
         Change::Left {
             exit: Exit::Acked,
             reason: None,
+            error: String::new(),
             to: Vec::new(),
             held: Some(Millis(held)),
         }
@@ -202,6 +203,7 @@ mod tests {
                 Change::Left {
                     exit: Exit::DeadLettered,
                     reason: Some(DeadReason::Rejected),
+                    error: String::new(),
                     to: vec![],
                     held: None,
                 },
