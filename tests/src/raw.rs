@@ -206,7 +206,7 @@ impl Mutation {
 
 impl Answer {
     /// What was done, without what belongs to the one who answers: the term of
-    /// the leader, and where a redrive would go on now.
+    /// the leader, and where a redrive or its undo would go on now.
     #[must_use]
     pub fn without_answerer(mut self) -> Self {
         if let Some(commit) = self.commit() {
@@ -214,6 +214,7 @@ impl Answer {
         }
         match &mut self {
             Self::Redriven(answer) => answer.next = 0,
+            Self::RedriveUndone(answer) => answer.next = 0,
             Self::Transacted(answer) => {
                 for commit in answer.published.iter_mut().filter_map(|one| one.commit.as_mut()) {
                     commit.term = 0;

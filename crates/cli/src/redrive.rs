@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use futures_util::{Stream, StreamExt as _};
-use quorate_client::{Error, MessageFilter, MessageState, OperateResult, RedriveBatch};
+use quorate_client::{Error, OperateResult, RedriveBatch};
 use serde_json::{Value, json};
 
 use crate::exit::{Class, Failure, quoted};
@@ -52,9 +52,8 @@ enum RedriveCommand {
     Undo {
         /// Queue where the messages are now
         queue: String,
-        /// Numbers of the redrive, as it printed them
-        #[arg(required = true)]
-        redrive: Vec<u64>,
+        /// Number of the redrive, as it printed it
+        redrive: u64,
     },
 }
 
@@ -64,8 +63,6 @@ const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 const REFUSALS_MAX: usize = 1_000;
 /// Refusals that a person is shown.
 const REFUSALS_SHOWN: usize = 10;
-/// Messages that are looked at to find out where they came from.
-const PEEK_SIZE: u32 = 1_000;
 
 /// A redrive as it goes on.
 trait Batches: Stream<Item = Result<RedriveBatch, Error>> + Unpin {}
@@ -79,8 +76,10 @@ struct Tally {
     refused: u64,
     /// The first of them.
     refusals: Vec<OperateResult>,
-    /// A number for each batch, to undo it.
-    redrives: Vec<u64>,
+    /// Its number, to undo it.
+    redrive: Option<u64>,
+    /// Where messages were set free.
+    queues: BTreeSet<String>,
     /// What ended it before its time.
     stopped: Option<Error>,
     interrupted: bool,
@@ -88,15 +87,10 @@ struct Tally {
 
 pub(crate) async fn run(args: RedriveArgs, context: &Context) -> Result<(), Failure> {
     if let Some(RedriveCommand::Undo { queue, redrive }) = args.command {
-        return undo(&queue, &redrive, context).await;
+        return undo(&queue, redrive, context).await;
     }
     let queue = args.queue.unwrap_or_default();
-    let filter = args.filter.filter();
-    let targets = match &args.to {
-        Some(to) => BTreeSet::from([to.clone()]),
-        None => targets(&queue, &filter, context).await?,
-    };
-    let mut redrive = context.client.redrive(&queue).filter(filter);
+    let mut redrive = context.client.redrive(&queue).filter(args.filter.filter());
     if let Some(to) = args.to {
         redrive = redrive.to(to);
     }
@@ -115,35 +109,8 @@ pub(crate) async fn run(args: RedriveArgs, context: &Context) -> Result<(), Fail
             refused: 0,
             ..
         } => Err(Failure::of_queue(&queue)(error)),
-        tally => tell(tally, &queue, &targets, context),
+        tally => tell(tally, &queue, context),
     }
-}
-
-/// Where the messages will be, as far as a look at them tells: in `queue`, or
-/// where they came from. An undo names that queue, and the answer to a redrive
-/// does not.
-async fn targets(
-    queue: &str,
-    filter: &MessageFilter,
-    context: &Context,
-) -> Result<BTreeSet<String>, Failure> {
-    let look = |state| {
-        let browse = context.client.browse(queue).filter(filter.clone().state(state));
-        browse.page_size(PEEK_SIZE).page()
-    };
-    let waiting = look(MessageState::Ready)
-        .await
-        .map_err(Failure::of_queue(queue))?;
-    let origins = waiting
-        .messages
-        .into_iter()
-        .filter_map(|message| message.dead_letter);
-    let mut targets: BTreeSet<_> = origins.map(|origin| origin.origin_queue).collect();
-    let dead = look(MessageState::Dead).await.map_err(Failure::of_queue(queue))?;
-    if targets.is_empty() || !dead.messages.is_empty() {
-        targets.insert(queue.to_owned());
-    }
-    Ok(targets)
 }
 
 /// Reads batch after batch, and shows how it goes, until the end or an
@@ -195,19 +162,27 @@ impl Tally {
         self.refused += batch.refused.len() as u64;
         let room = REFUSALS_MAX.saturating_sub(self.refusals.len());
         self.refusals.extend(batch.refused.into_iter().take(room));
-        if batch.redriven > 0 {
-            self.redrives.extend(batch.commit.map(|commit| commit.log_index));
-        }
+        self.redrive = batch.redrive;
+        self.queues.extend(batch.queues);
+    }
+
+    /// The commands that take it back: one for each queue where messages are now.
+    fn undo(&self) -> Vec<String> {
+        let Some(redrive) = self.redrive else {
+            return Vec::new();
+        };
+        let queues = self.queues.iter();
+        queues
+            .map(|queue| format!("quorate redrive undo {} {redrive}", quoted(queue)))
+            .collect()
     }
 }
 
 /// Shows what it came to, and how to undo it.
-fn tell(tally: Tally, queue: &str, targets: &BTreeSet<String>, context: &Context) -> Result<(), Failure> {
-    let undo = undo_commands(&tally.redrives, targets);
-    context.output.show(
-        || tally_json(&tally, queue, &undo),
-        || tally_text(&tally, queue, &undo),
-    )?;
+fn tell(tally: Tally, queue: &str, context: &Context) -> Result<(), Failure> {
+    context
+        .output
+        .show(|| tally_json(&tally, queue), || tally_text(&tally, queue))?;
     if let Some(error) = tally.stopped {
         return Err(Failure::of_queue(queue)(error));
     }
@@ -226,20 +201,7 @@ fn tell(tally: Tally, queue: &str, targets: &BTreeSet<String>, context: &Context
     })
 }
 
-/// The commands that take it back: one for each queue where messages are now.
-fn undo_commands(redrives: &[u64], targets: &BTreeSet<String>) -> Vec<String> {
-    if redrives.is_empty() {
-        return Vec::new();
-    }
-    let numbers: Vec<_> = redrives.iter().map(u64::to_string).collect();
-    let numbers = numbers.join(" ");
-    let commands = targets
-        .iter()
-        .map(|queue| format!("quorate redrive undo {} {numbers}", quoted(queue)));
-    commands.collect()
-}
-
-fn tally_json(tally: &Tally, queue: &str, undo: &[String]) -> Value {
+fn tally_json(tally: &Tally, queue: &str) -> Value {
     let refusals = tally.refusals.iter().filter_map(|refusal| {
         let error = refusal.result.as_ref().err()?;
         Some(json::with_error(
@@ -252,12 +214,13 @@ fn tally_json(tally: &Tally, queue: &str, undo: &[String]) -> Value {
         "redriven": tally.redriven,
         "refused": tally.refused,
         "refusals": refusals.collect::<Vec<_>>(),
-        "redrives": tally.redrives,
-        "undo": undo,
+        "redrive": tally.redrive,
+        "queues": tally.queues,
+        "undo": tally.undo(),
     })
 }
 
-fn tally_text(tally: &Tally, queue: &str, undo: &[String]) -> String {
+fn tally_text(tally: &Tally, queue: &str) -> String {
     let mut text = format!("{} redriven from queue {queue}\n", messages(tally.redriven));
     if tally.refused > 0 {
         text.push_str(&format!("{} refused:\n", messages(tally.refused)));
@@ -271,37 +234,26 @@ fn tally_text(tally: &Tally, queue: &str, undo: &[String]) -> String {
     if unseen > 0 {
         text.push_str(&format!("  and {unseen} more\n"));
     }
-    for command in undo {
+    for command in tally.undo() {
         text.push_str(&format!("to undo it: {command}\n"));
     }
     text
 }
 
-async fn undo(queue: &str, redrives: &[u64], context: &Context) -> Result<(), Failure> {
-    let mut undone = Vec::new();
-    for redrive in redrives {
-        let call = context.client.undo_redrive(queue, *redrive);
-        undone.push((*redrive, call.await.map_err(Failure::of_queue(queue))?));
-    }
-    let count: u64 = undone.iter().map(|(_, undone)| undone.count).sum();
+async fn undo(queue: &str, redrive: u64, context: &Context) -> Result<(), Failure> {
+    let undone = context.client.undo_redrive(queue, redrive).await;
+    let undone = undone.map_err(Failure::of_queue(queue))?;
     context.output.show(
         || {
-            let each = undone.iter().map(|(redrive, undone)| {
-                json::with_commit(
-                    json!({ "redrive": redrive, "undone": undone.count }),
-                    &undone.commit,
-                )
-            });
-            json!({ "queue": queue, "undone": count, "redrives": each.collect::<Vec<_>>() })
+            let undone_json = json!({ "queue": queue, "redrive": redrive, "undone": undone.count });
+            json::with_commit(undone_json, &undone.commit)
         },
-        || format!("{} taken back from queue {queue}\n", messages(count)),
+        || format!("{} taken back from queue {queue}\n", messages(undone.count)),
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use quorate_client::Commit;
-
     use super::*;
 
     fn refused(message_id: &str) -> OperateResult {
@@ -311,26 +263,23 @@ mod tests {
         }
     }
 
-    fn batch(log_index: u64, redriven: u64, refused: Vec<OperateResult>) -> RedriveBatch {
-        let commit = Commit {
-            log_index,
-            ..Default::default()
-        };
+    fn batch(redriven: u64, queues: &[&str], refused: Vec<OperateResult>) -> RedriveBatch {
         RedriveBatch {
-            commit: Some(commit),
+            redrive: Some(1_234),
             redriven,
+            queues: queues.iter().map(|queue| (*queue).to_owned()).collect(),
             refused,
+            ..Default::default()
         }
     }
 
     #[test]
     fn a_redrive_tells_what_was_done_and_how_to_undo_it() {
         let mut tally = Tally::default();
-        tally.add(batch(1_234, 1_000, Vec::new()));
-        tally.add(batch(1_250, 0, vec![refused("17-0")]));
-        tally.add(batch(1_251, 1, (0..10).map(|_| refused("18-0")).collect()));
-        let undo = undo_commands(&tally.redrives, &["jobs".to_owned(), "my jobs".to_owned()].into());
-        let text = tally_text(&tally, "failed", &undo);
+        tally.add(batch(1_000, &["my jobs", "jobs"], Vec::new()));
+        tally.add(batch(0, &[], vec![refused("17-0")]));
+        tally.add(batch(1, &["jobs"], (0..10).map(|_| refused("18-0")).collect()));
+        let text = tally_text(&tally, "failed");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "1001 messages redriven from queue failed");
         assert_eq!(lines[1], "11 messages refused:");
@@ -342,26 +291,29 @@ mod tests {
             lines[12..],
             [
                 "  and 1 more",
-                "to undo it: quorate redrive undo jobs 1234 1251",
-                "to undo it: quorate redrive undo 'my jobs' 1234 1251",
+                "to undo it: quorate redrive undo jobs 1234",
+                "to undo it: quorate redrive undo 'my jobs' 1234",
             ]
         );
 
-        let value = tally_json(&tally, "failed", &undo);
+        let value = tally_json(&tally, "failed");
         assert_eq!(
             (&value["redriven"], &value["refused"]),
             (&1_001.into(), &11.into())
         );
-        assert_eq!(value["redrives"], json!([1_234, 1_251]));
+        assert_eq!(value["redrive"], 1_234);
+        assert_eq!(value["queues"], json!(["jobs", "my jobs"]));
         assert_eq!(value["refusals"][0]["message_id"], "17-0");
     }
 
     #[test]
     fn what_did_nothing_needs_no_undo() {
-        let undo = undo_commands(&[], &["jobs".to_owned()].into());
+        let mut tally = Tally::default();
         assert_eq!(
-            tally_text(&Tally::default(), "jobs", &undo),
+            tally_text(&tally, "jobs"),
             "0 messages redriven from queue jobs\n"
         );
+        tally.add(batch(0, &[], vec![refused("17-0")]));
+        assert_eq!(tally.undo(), [""; 0]);
     }
 }

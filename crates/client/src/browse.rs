@@ -98,7 +98,7 @@ pub struct MessageInfo {
     pub dead: Option<DeadInfo>,
     /// Of a message that came from another queue as a dead letter.
     pub dead_letter: Option<DeadLetterInfo>,
-    /// The [redrive](crate::Redriven::redrives) that set it free, if one did.
+    /// The [redrive](crate::Redriven::redrive) that set it free, if one did.
     pub redrive: Option<u64>,
     /// Its body; None unless it was asked for.
     pub body: Option<Bytes>,

@@ -104,7 +104,7 @@ impl MessageFilter {
         self
     }
 
-    /// Set free by this [redrive](crate::Redriven::redrives).
+    /// Set free by this [redrive](crate::Redriven::redrive).
     #[must_use]
     pub fn redrive(mut self, redrive: u64) -> Self {
         self.wire.redrive = redrive;

@@ -126,7 +126,8 @@ impl Client {
 
     /// Redrives dead letters that are named: 1 to 4,096, to the queue `to` or,
     /// without one, back to where each came from. [`redrive`](Self::redrive)
-    /// chooses them by a filter.
+    /// chooses them by a filter. The log index of the answer names this redrive, for
+    /// [`undo_redrive`](Self::undo_redrive).
     ///
     /// # Errors
     ///
@@ -141,8 +142,11 @@ impl Client {
         I: IntoIterator,
         I::Item: Into<Selector>,
     {
-        let to = to.unwrap_or_default();
-        self.operate(queue.into(), messages, Operation::Redrive(v1::RedriveTo { to }))
+        let redrive = v1::RedriveTo {
+            to: to.unwrap_or_default(),
+            continues: 0,
+        };
+        self.operate(queue.into(), messages, Operation::Redrive(redrive))
             .await
     }
 

@@ -1,5 +1,6 @@
 //! Dead letters get another chance: chosen by a filter, in batches, at a pace.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _, stream};
@@ -41,9 +42,10 @@ pub struct Redriven {
     /// The first 1,000 of those, each with the reason: a target that is full or
     /// gone.
     pub refusals: Vec<OperateResult>,
-    /// Log indexes of the batches that set messages free, each of which
-    /// [`Client::undo_redrive`] can take back.
-    pub redrives: Vec<u64>,
+    /// Names it, for [`Client::undo_redrive`]. None if nothing was chosen.
+    pub redrive: Option<u64>,
+    /// The queues where messages were set free, by name.
+    pub queues: BTreeSet<String>,
     /// What ended it before its time. Everything counted above was done all the
     /// same; after an [unknown](Error::Unknown) outcome, one batch more may have
     /// been.
@@ -53,10 +55,14 @@ pub struct Redriven {
 /// One batch of a redrive.
 #[derive(Clone, Debug, Default)]
 pub struct RedriveBatch {
-    /// Its log index names it, to take it back. None = nothing was chosen.
+    /// Where in the log. None = nothing was chosen.
     pub commit: Option<Commit>,
+    /// Names the redrive, the same for all batches. None = nothing was chosen yet.
+    pub redrive: Option<u64>,
     /// Messages that were set free.
     pub redriven: u64,
+    /// The queues where they were, each once.
+    pub queues: Vec<String>,
     /// Messages that were chosen and refused, each with the reason.
     pub refused: Vec<OperateResult>,
 }
@@ -64,7 +70,7 @@ pub struct RedriveBatch {
 /// What became of an undo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Undone {
-    /// Where in the log.
+    /// Where in the log; of many messages, the last entry of several.
     pub commit: Commit,
     /// Messages that are back where the redrive took them from.
     pub count: u64,
@@ -83,8 +89,10 @@ impl Client {
     /// let redriven = client.redrive("jobs").filter(failed).max(10_000).rate(200).send().await?;
     /// println!("{} redriven, {} refused", redriven.redriven, redriven.refused);
     /// // A mistake? What still waits goes back.
-    /// for redrive in redriven.redrives {
-    ///     client.undo_redrive("jobs", redrive).await?;
+    /// if let Some(redrive) = redriven.redrive {
+    ///     for queue in redriven.queues {
+    ///         client.undo_redrive(queue, redrive).await?;
+    ///     }
     /// }
     /// # Ok(()) }
     /// ```
@@ -99,24 +107,34 @@ impl Client {
         }
     }
 
-    /// Takes one batch of a redrive back: its messages that still wait in `queue`
-    /// become dead letters again, as they were. Messages that went to several
-    /// queues are taken back from each by a call of its own.
+    /// Takes a redrive back: its messages that still wait in `queue` become dead
+    /// letters again, as they were. Messages that went to
+    /// [several queues](Redriven::queues) are taken back from each by a call of its
+    /// own.
     ///
     /// # Errors
     ///
-    /// Refused with `QUEUE_NOT_FOUND`; unknown; unreachable.
+    /// Refused with `QUEUE_NOT_FOUND`; unknown; unreachable. Of more than 4,096
+    /// messages some may have been taken back by then; a further call does the rest.
     pub async fn undo_redrive(&self, queue: impl Into<String>, redrive: u64) -> Result<Undone> {
-        let request = v1::UndoRedriveRequest {
-            request_id: None,
-            queue: queue.into(),
-            redrive,
-        };
-        let answer = self.call(request).await?;
-        Ok(Undone {
-            commit: commit(answer.commit),
-            count: answer.undone,
-        })
+        let queue = queue.into();
+        let mut undone = Undone::default();
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let request = v1::UndoRedriveRequest {
+                request_id: None,
+                queue: queue.clone(),
+                redrive,
+                from,
+            };
+            let answer = self.call(request).await?;
+            undone.count += answer.undone;
+            if answer.commit.is_some() {
+                undone.commit = commit(answer.commit);
+            }
+            next = nonzero(answer.next);
+        }
+        Ok(undone)
     }
 }
 
@@ -125,6 +143,8 @@ struct Progress {
     redrive: Redrive,
     /// None = there are no more.
     from: Option<u64>,
+    /// The name it got by its first batch.
+    name: Option<u64>,
     handled: u64,
     start: Instant,
 }
@@ -183,6 +203,7 @@ impl Redrive {
         let progress = Progress {
             redrive: self,
             from: Some(0),
+            name: None,
             handled: 0,
             start: Instant::now(),
         };
@@ -220,10 +241,12 @@ impl Progress {
             max_messages: u32::try_from(max).unwrap_or(u32::MAX),
             to: self.redrive.to.clone(),
             from,
+            continues: self.name.unwrap_or_default(),
         };
         let batch = match self.redrive.client.call(request).await {
             Ok(answer) => {
                 self.from = nonzero(answer.next);
+                self.name = nonzero(answer.redrive);
                 self.handled += answer.redriven + answer.refused.len() as u64;
                 Ok(RedriveBatch::from(answer))
             }
@@ -242,9 +265,8 @@ impl Redriven {
         self.refused += batch.refused.len() as u64;
         let room = REFUSALS_KEPT - self.refusals.len();
         self.refusals.extend(batch.refused.into_iter().take(room));
-        if batch.redriven > 0 {
-            self.redrives.extend(batch.commit.map(|commit| commit.log_index));
-        }
+        self.redrive = batch.redrive;
+        self.queues.extend(batch.queues);
     }
 }
 
@@ -252,7 +274,9 @@ impl From<v1::RedriveResponse> for RedriveBatch {
     fn from(wire: v1::RedriveResponse) -> Self {
         Self {
             commit: wire.commit.map(|wire| commit(Some(wire))),
+            redrive: nonzero(wire.redrive),
             redriven: wire.redriven,
+            queues: wire.queues,
             refused: wire.refused.into_iter().map(OperateResult::from).collect(),
         }
     }

@@ -54,7 +54,7 @@ pub struct MessageView {
     pub backlog: bool,
     /// Of a message that came from another queue as a dead letter.
     pub dead_letter: Option<DeadLetter>,
-    /// Index of the redrive that set it free.
+    /// The redrive that set it free: index of the entry with which that began.
     pub redrive: Option<u64>,
 }
 
@@ -88,7 +88,7 @@ pub struct Filter {
     pub reason: Option<DeadReason>,
     /// One of these; empty = any.
     pub messages: Vec<MessageId>,
-    /// Set free by the redrive of this entry.
+    /// Set free by the redrive that began with this entry.
     pub redrive: Option<u64>,
     /// In the dead set, or come as a dead letter: what a redrive can take.
     pub dead_letters_only: bool,
@@ -257,7 +257,7 @@ impl Broker {
             dead,
             backlog: matches!(record.state, State::Dead { backlog: true, .. }),
             dead_letter: record.dead_letter().cloned(),
-            redrive: record.redrive().map(|redrive| redrive.index),
+            redrive: record.redrive().map(|redrive| redrive.began),
         }
     }
 
@@ -309,7 +309,7 @@ impl Filter {
                 .is_none_or(|id| record.dedup_id().is_some_and(|is| **is == **id))
             && (self.reason.is_none() || self.reason == reason)
             && (self.messages.is_empty() || self.messages.contains(&record.id))
-            && (self.redrive.is_none() || self.redrive == record.redrive().map(|redrive| redrive.index))
+            && (self.redrive.is_none() || self.redrive == record.redrive().map(|redrive| redrive.began))
             && (!self.dead_letters_only || reason.is_some())
     }
 }

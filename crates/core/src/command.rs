@@ -405,10 +405,13 @@ pub enum Operation {
     Redrive {
         /// Where to instead; must exist.
         to: Option<QueueName>,
+        /// Index of the entry with which this redrive began: at most that of this
+        /// one. None = it begins here.
+        continues: Option<u64>,
     },
     /// Puts a message that a redrive set free back to where that found it.
     UndoRedrive {
-        /// Index of the entry of that redrive.
+        /// Index of the entry with which that redrive began.
         redrive: u64,
     },
 }

@@ -8,7 +8,11 @@
 //! A redrive takes dead letters: one of the dead set becomes ready in its place,
 //! one that came to this queue as a dead letter goes back to where it died. What
 //! the redrive found is kept with the message until it dies again, so that the
-//! redrive can be undone as long as nobody holds the message.
+//! redrive can be undone as long as nobody holds the message. A redrive of more
+//! messages than one command names is several commands, of which each says with
+//! which entry the redrive began: that index names all of it.
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,8 +29,8 @@ use crate::room::{Account, Displacing};
 /// What a redrive found: all that it changed of a message. Persisted in snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Redrive {
-    /// Index of its entry.
-    pub(crate) index: u64,
+    /// Index of the entry with which it began.
+    pub(crate) began: u64,
     /// The queue it was in, if another.
     from: Option<QueueName>,
     state: State,
@@ -56,10 +60,18 @@ impl Broker {
         }
         let queue = self.queue_id(queue)?;
         self.check_operation(queue, operation)?;
-        let operated = messages
+        let mut freed_in = BTreeSet::new();
+        let results = messages
             .iter()
-            .map(|message| self.operate_on(queue, message, operation));
-        Ok(Reply::Operated(operated.collect()))
+            .map(|message| self.operate_on(queue, message, operation, &mut freed_in))
+            .collect();
+        let queues = freed_in
+            .into_iter()
+            .map(|queue| self.held(queue).head.name.clone());
+        Ok(Reply::Operated {
+            results,
+            queues: queues.collect(),
+        })
     }
 
     /// What is wrong with it is wrong for all messages.
@@ -68,7 +80,13 @@ impl Broker {
             Operation::Move { to } if self.queue_id(to)? == queue => {
                 Err(invalid("to", "another queue, not the one it is in".to_owned()))
             }
-            Operation::Redrive { to: Some(to) } => self.queue_id(to).map(drop),
+            Operation::Redrive { to, continues } => {
+                if let Some(began) = continues.filter(|began| *began > self.index) {
+                    let problem = format!("the log index of an earlier redrive, not {began}");
+                    return Err(invalid("continues", problem));
+                }
+                to.as_ref().map_or(Ok(()), |to| self.queue_id(to).map(drop))
+            }
             Operation::Reschedule { delay, deliver_at } => {
                 check_span("delay_ms", *delay)?;
                 self.check_deliver_at(*deliver_at)
@@ -86,11 +104,13 @@ impl Broker {
         Ok(())
     }
 
+    /// A redrive adds the queue where the message is now to `freed_in`.
     fn operate_on(
         &mut self,
         queue: QueueId,
         selector: &Selector,
         operation: &Operation,
+        freed_in: &mut BTreeSet<QueueId>,
     ) -> Result<MessageId, Rejection> {
         let position = self.select(queue, selector)?;
         let record = self.record(queue, position);
@@ -110,7 +130,10 @@ impl Broker {
             Operation::Reschedule { delay, deliver_at } => {
                 self.reschedule(queue, position, *delay, *deliver_at)?;
             }
-            Operation::Redrive { to } => self.redrive(queue, position, to.as_ref())?,
+            Operation::Redrive { to, continues } => {
+                let began = continues.unwrap_or(self.index);
+                freed_in.insert(self.redrive(queue, position, to.as_ref(), began)?);
+            }
             Operation::UndoRedrive { redrive } => self.undo_redrive(queue, position, *redrive)?,
         }
         Ok(id)
@@ -161,7 +184,14 @@ impl Broker {
         Ok(())
     }
 
-    fn redrive(&mut self, queue: QueueId, position: u64, to: Option<&QueueName>) -> Result<(), Rejection> {
+    /// Says where the message is now.
+    fn redrive(
+        &mut self,
+        queue: QueueId,
+        position: u64,
+        to: Option<&QueueName>,
+        began: u64,
+    ) -> Result<QueueId, Rejection> {
         let record = self.record(queue, position);
         let dead = matches!(record.state, State::Dead { .. });
         let target = match (to, record.dead_letter()) {
@@ -174,9 +204,10 @@ impl Broker {
         if target == queue && !dead {
             return Err(record.refused("it is in that queue, and can be leased there"));
         }
-        let mut found = Redrive::of(record, self.index);
+        let mut found = Redrive::of(record, began);
         if target == queue {
-            return self.redrive_in_place(queue, position, found);
+            self.redrive_in_place(queue, position, found)?;
+            return Ok(target);
         }
         found.from = Some(self.held(queue).head.name.clone());
         self.transfer(queue, position, Arrival::ready(target), |extra| {
@@ -185,7 +216,8 @@ impl Broker {
             }
             extra.deaths.clear();
             extra.redrive = Some(Box::new(found));
-        })
+        })?;
+        Ok(target)
     }
 
     fn redrive_in_place(&mut self, queue: QueueId, position: u64, found: Redrive) -> Result<(), Rejection> {
@@ -209,7 +241,7 @@ impl Broker {
     fn undo_redrive(&mut self, queue: QueueId, position: u64, redrive: u64) -> Result<(), Rejection> {
         let record = self.record(queue, position);
         let id = record.id;
-        let found = record.redrive().filter(|found| found.index == redrive);
+        let found = record.redrive().filter(|found| found.began == redrive);
         let waits = matches!(record.state, State::Ready | State::Delayed { .. });
         let (true, Some(found)) = (waits, found) else {
             return Err(record.refused("that redrive did not set it free, or it has died again since"));
@@ -297,10 +329,10 @@ impl Arrival {
 }
 
 impl Redrive {
-    fn of(record: &Record, index: u64) -> Self {
+    fn of(record: &Record, began: u64) -> Self {
         let extra = record.extra.as_deref().cloned().unwrap_or_default();
         Self {
-            index,
+            began,
             from: None,
             state: match record.state {
                 State::Delayed { .. } => State::Ready,

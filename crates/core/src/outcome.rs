@@ -55,8 +55,14 @@ pub enum Reply {
         /// In the order of the publishes.
         published: Vec<Published>,
     },
-    /// Of Operate, in the order of the messages: the id of each.
-    Operated(Vec<Result<MessageId, Rejection>>),
+    /// Of Operate.
+    Operated {
+        /// In the order of the messages: the id of each.
+        results: Vec<Result<MessageId, Rejection>>,
+        /// Of a redrive: the queues where it set messages free, each once, in the
+        /// order of their ids.
+        queues: Vec<QueueName>,
+    },
 }
 
 /// Messages were accepted: they have the id `first`, and the `count - 1` numbers

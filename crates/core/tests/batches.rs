@@ -227,7 +227,10 @@ fn operations() -> impl Iterator<Item = Operation> {
             delay: Millis(5_000),
             deliver_at: Timestamp(1_700_000_000_000),
         },
-        Operation::Redrive { to: Some(to) },
+        Operation::Redrive {
+            to: Some(to),
+            continues: Some(71),
+        },
         Operation::UndoRedrive { redrive: 71 },
     ]
     .into_iter()
@@ -574,7 +577,10 @@ fn history() -> Vec<Bytes> {
         command: Command::Operate {
             queue: name("again"),
             messages: vec![Selector::DedupId("order-1".to_owned())],
-            operation: Operation::Redrive { to: None },
+            operation: Operation::Redrive {
+                to: None,
+                continues: None,
+            },
         },
     };
     vec![

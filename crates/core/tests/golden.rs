@@ -27,7 +27,7 @@
 //! | `wait` SPAN | lets time pass |
 //! | `begin`, `commit` | what is between goes into one entry |
 //! | `transact` [id=], `commit` | what is between, settlements and publishes, is one transaction |
-//! | `remove`, `move`, `reschedule`, `redrive`, `undo` QUEUE LABEL… [dedup=] | `to=` of move and redrive, `delay= at=` of reschedule, `entry=` of undo |
+//! | `remove`, `move`, `reschedule`, `redrive`, `undo` QUEUE LABEL… [dedup=] | `to=` of move and redrive, `continues=` of redrive, `delay= at=` of reschedule, `entry=` of undo |
 //! | `browse` QUEUE [from= max= scan= state= group= reason= id=LABEL dedup= before= since= dead_letters=yes] | several states: `ready,dead` |
 //! | `trace` LABEL | all that happened to a message |
 //! | `find` QUEUE LABEL, `find` QUEUE dedup= | |
@@ -252,12 +252,15 @@ impl Script {
                     self.published(published, out);
                 }
             }
-            Ok(Reply::Operated(operated)) => {
-                for operated in operated {
-                    match operated {
+            Ok(Reply::Operated { results, queues }) => {
+                for result in results {
+                    match result {
                         Ok(id) => writeln!(out, "{} ok", self.label(*id)).unwrap(),
                         Err(rejection) => writeln!(out, "refused: {rejection}").unwrap(),
                     }
+                }
+                for queue in queues {
+                    writeln!(out, "free in {queue}").unwrap();
                 }
             }
             Err(rejection) => writeln!(out, "refused: {rejection}").unwrap(),
@@ -838,7 +841,10 @@ impl Script {
                         delay: span(&mut args, "delay")?.unwrap_or_default(),
                         deliver_at: moment(&mut args, "at")?.unwrap_or_default(),
                     },
-                    "redrive" => Operation::Redrive { to },
+                    "redrive" => Operation::Redrive {
+                        to,
+                        continues: args.take_key("continues").map(str::parse).transpose()?,
+                    },
                     _ => Operation::UndoRedrive {
                         redrive: number(&mut args, "entry", 0)?,
                     },

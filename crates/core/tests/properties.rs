@@ -215,11 +215,12 @@ fn compare(applied: &Applied, expected: &Applied) -> Result<(), TestCaseError> {
 /// How a refusal is worded is not compared.
 fn coarse(outcome: Outcome) -> Outcome {
     match outcome {
-        Ok(Reply::Operated(operated)) => {
-            let operated = operated
-                .into_iter()
-                .map(|operated| operated.map_err(coarse_rejection));
-            Ok(Reply::Operated(operated.collect()))
+        Ok(Reply::Operated { results, queues }) => {
+            let results = results.into_iter().map(|result| result.map_err(coarse_rejection));
+            Ok(Reply::Operated {
+                results: results.collect(),
+                queues,
+            })
         }
         other => other.map_err(coarse_rejection),
     }
@@ -481,15 +482,17 @@ fn settlements(min: usize) -> impl Strategy<Value = Vec<(prop::sample::Index, Ve
     prop::collection::vec((any::<prop::sample::Index>(), verdict()), min..4)
 }
 
-/// The redrive to undo is looked up when it is its turn.
+/// The redrive to undo, or to go on with, is looked up when it is its turn.
 fn operation() -> impl Strategy<Value = Operation> {
     let delay = select(vec![Millis(0), Millis(500), Millis(20_000)]);
     let deliver_at = prop_oneof![3 => Just(0), 1 => 1_000..3_000_u64].prop_map(Timestamp);
+    let continues = prop_oneof![6 => Just(None), 3 => Just(Some(0)), 1 => Just(Some(u64::MAX))];
     prop_oneof![
         1 => Just(Operation::Delete),
         2 => queue().prop_map(|to| Operation::Move { to }),
         2 => (delay, deliver_at).prop_map(|(delay, deliver_at)| Operation::Reschedule { delay, deliver_at }),
-        3 => prop::option::weighted(0.3, queue()).prop_map(|to| Operation::Redrive { to }),
+        3 => (prop::option::weighted(0.3, queue()), continues)
+            .prop_map(|(to, continues)| Operation::Redrive { to, continues }),
         3 => Just(Operation::UndoRedrive { redrive: 0 }),
     ]
 }
@@ -815,9 +818,12 @@ fn operate(
     operation: &Operation,
 ) -> Command {
     let mut operation = operation.clone();
-    let candidates = |queue: &QueueName| -> Vec<MessageView> {
+    let all = |queue: &QueueName| -> Vec<MessageView> {
         let browsed = broker.browse(queue, 0, usize::MAX, usize::MAX, &Filter::default());
-        let mut messages = browsed.map_or(Vec::new(), |browsed| browsed.messages);
+        browsed.map_or(Vec::new(), |browsed| browsed.messages)
+    };
+    let candidates = |queue: &QueueName| -> Vec<MessageView> {
+        let mut messages = all(queue);
         messages.retain(|message| match &operation {
             Operation::Redrive { .. } => message.dead.is_some() || message.dead_letter.is_some(),
             Operation::UndoRedrive { .. } => message.redrive.is_some(),
@@ -829,12 +835,21 @@ fn operate(
         .queues(None, usize::MAX)
         .into_iter()
         .map(|queue| queue.name);
+    let others: Vec<QueueName> = others.collect();
+    let marked = others.iter().flat_map(all).find_map(|message| message.redrive);
     let mut queues = std::iter::once(queue.clone()).chain(others);
     let queue = queues.find(|queue| !candidates(queue).is_empty());
     let queue = queue.unwrap_or_else(|| QueueName::new("a").unwrap());
     let candidates = candidates(&queue);
-    if let Operation::UndoRedrive { redrive } = &mut operation {
-        *redrive = candidates.last().and_then(|message| message.redrive).unwrap_or(0);
+    match &mut operation {
+        Operation::UndoRedrive { redrive } => {
+            *redrive = candidates.last().and_then(|message| message.redrive).unwrap_or(0);
+        }
+        Operation::Redrive {
+            continues: Some(began @ 0),
+            ..
+        } => *began = marked.unwrap_or(1),
+        _ => {}
     }
     let unknown = MessageId { index: 1, number: 77 };
     let select_one = |(n, by_id): &(prop::sample::Index, bool)| {

@@ -1,7 +1,7 @@
 //! Calls that look at single messages, and do something with them.
 
 use quorate_node::broker::Redrive;
-use quorate_node::types::{MessageId, Rejection, Selector};
+use quorate_node::types::{MessageId, QueueName, Rejection, Selector};
 use quorate_node::{Broker, BrokerError};
 use quorate_proto::v1;
 
@@ -76,6 +76,7 @@ pub(crate) async fn redrive(broker: &Broker, request: v1::RedriveRequest) -> Ans
         },
         to: convert::optional(&request.to, convert::target_queue)?,
         from: request.from,
+        continues: convert::log_index(request.continues),
     };
     let redriven = broker.redrive(id, redrive).await?;
     Ok(v1::RedriveResponse {
@@ -87,6 +88,8 @@ pub(crate) async fn redrive(broker: &Broker, request: v1::RedriveRequest) -> Ans
             .map(|(message, why)| refused(message, why))
             .collect(),
         next: redriven.next.unwrap_or_default(),
+        redrive: redriven.redrive.unwrap_or_default(),
+        queues: redriven.queues.iter().map(QueueName::to_string).collect(),
     })
 }
 
@@ -97,12 +100,15 @@ pub(crate) async fn undo_redrive(
     let id = convert::request_id(request.request_id)?;
     let queue = convert::queue_name(&request.queue)?;
     if request.redrive == 0 {
-        return Err(error::invalid("redrive", "is the log index of a redrive, not 0"));
+        return Err(error::invalid("redrive", "names a redrive, and is not 0"));
     }
-    let undone = broker.undo_redrive(id, queue, request.redrive).await?;
+    let undone = broker
+        .undo_redrive(id, queue, request.redrive, request.from)
+        .await?;
     Ok(v1::UndoRedriveResponse {
         commit: undone.position.map(convert::commit),
         undone: undone.count,
+        next: undone.next.unwrap_or_default(),
     })
 }
 

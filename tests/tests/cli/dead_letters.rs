@@ -42,7 +42,7 @@ async fn a_dead_set_is_redriven_and_that_is_undone() -> Result<()> {
     );
     let ready = many(
         &cluster,
-        &format!("browse jobs --redrive {}", redriven["redrives"][0]),
+        &format!("browse jobs --redrive {}", redriven["redrive"]),
     )?;
     ensure!(
         ids(&ready) == [&acme] && ready[0]["state"] == "ready",
@@ -157,8 +157,8 @@ async fn a_redrive_that_is_interrupted_tells_what_it_did() -> Result<()> {
         jobs["counts"]["ready"].as_u64().context("a count")
     };
     cluster
-        .wait_until("a message to be redriven", async || {
-            ready().ok().filter(|count| *count > 0)
+        .wait_until("two batches to be redriven", async || {
+            ready().ok().filter(|count| *count > 1)
         })
         .await?;
     let killed = Command::new("kill")
@@ -175,11 +175,12 @@ async fn a_redrive_that_is_interrupted_tells_what_it_did() -> Result<()> {
         output.contains(&format!("{redriven} message")),
         "{redriven}: {output}"
     );
-    let undo = output
+    let undo: Vec<_> = output
         .lines()
-        .find_map(|line| line.strip_prefix("to undo it: quorate "));
-    let undo = undo.with_context(|| output.clone())?;
-    let undone = one(&cluster, undo)?;
+        .filter_map(|line| line.strip_prefix("to undo it: quorate "))
+        .collect();
+    ensure!(undo.len() == 1, "one command undoes all of it: {output}");
+    let undone = one(&cluster, undo[0])?;
     ensure!(undone["undone"] == redriven, "{undone}");
     Ok(())
 }

@@ -202,7 +202,7 @@ async fn operations_say_what_they_are() {
         reschedule(0, 0),
         reschedule(60_000, 0),
         reschedule(0, 9_000),
-        Operation::Redrive(v1::RedriveTo { to: String::new() }),
+        Operation::Redrive(v1::RedriveTo::default()),
     ];
     let requests = node.heard::<v1::OperateMessagesRequest>();
     let operations: Vec<_> = requests
@@ -224,6 +224,7 @@ async fn an_operation_on_none_or_too_many_is_not_sent() {
     assert!(node.heard::<v1::OperateMessagesRequest>().is_empty());
 }
 
+/// A batch of the redrive that began at log index 40.
 fn batch(log_index: u64, redriven: u64, refused: Vec<v1::OperateResult>, next: u64) -> v1::RedriveResponse {
     v1::RedriveResponse {
         commit: (log_index > 0).then(|| v1::Commit {
@@ -233,16 +234,29 @@ fn batch(log_index: u64, redriven: u64, refused: Vec<v1::OperateResult>, next: u
         redriven,
         refused,
         next,
+        redrive: 40,
+        queues: Vec::new(),
     }
 }
 
 #[tokio::test]
 async fn a_redrive_goes_on_until_there_are_no_more() {
     let node = Node::start(&Replicated::default()).await.node;
-    node.will_answer(batch(40, 3, Vec::new(), 10));
+    // The first looks at a thousand messages, and chooses none.
+    node.will_answer(v1::RedriveResponse {
+        next: 5,
+        ..Default::default()
+    });
+    node.will_answer(v1::RedriveResponse {
+        queues: vec!["jobs".to_owned(), "all jobs".to_owned()],
+        ..batch(40, 3, Vec::new(), 10)
+    });
     node.will_answer(batch(0, 0, Vec::new(), 20));
     let full = vec![refused("9-0", v1::Reason::QueueFull)];
-    node.will_answer(batch(44, 1, full, 0));
+    node.will_answer(v1::RedriveResponse {
+        queues: vec!["jobs".to_owned()],
+        ..batch(44, 1, full, 0)
+    });
     let filter = MessageFilter::new().reason("rejected");
     let client = client(&[&node.address]);
     let redriven = client
@@ -253,24 +267,46 @@ async fn a_redrive_goes_on_until_there_are_no_more() {
         .await
         .unwrap();
     assert_eq!((redriven.redriven, redriven.refused), (4, 1));
-    assert_eq!(redriven.redrives, [40, 44]);
+    assert_eq!(redriven.redrive, Some(40));
+    assert_eq!(Vec::from_iter(redriven.queues), ["all jobs", "jobs"]);
     assert_eq!(redriven.refusals[0].message_id, "9-0");
     assert!(redriven.stopped.is_none());
     let requests = node.heard::<v1::RedriveRequest>();
-    let from: Vec<_> = requests.iter().map(|request| request.from).collect();
-    assert_eq!(from, [0, 10, 20]);
+    let parts: Vec<_> = requests
+        .iter()
+        .map(|request| (request.from, request.continues))
+        .collect();
+    assert_eq!(parts, [(0, 0), (5, 0), (10, 40), (20, 40)]);
     assert!(
         requests
             .iter()
             .all(|request| request.to == "jobs" && request.filter.is_some())
     );
+}
 
-    node.will_answer(v1::UndoRedriveResponse {
-        commit: None,
-        undone: 2,
-    });
-    assert_eq!(client.undo_redrive("jobs", 44).await.unwrap().count, 2);
-    assert_eq!(node.heard::<v1::UndoRedriveRequest>()[0].redrive, 44);
+#[tokio::test]
+async fn an_undo_goes_on_until_there_are_no_more() {
+    let node = Node::start(&Replicated::default()).await.node;
+    let client = client(&[&node.address]);
+    let undone = |log_index, undone, next| v1::UndoRedriveResponse {
+        commit: (log_index > 0).then(|| v1::Commit {
+            log_index,
+            ..Default::default()
+        }),
+        undone,
+        next,
+    };
+    node.will_answer(undone(50, 4_096, 5_000));
+    node.will_answer(undone(51, 7, 9_000));
+    node.will_answer(undone(0, 0, 0));
+    let all = client.undo_redrive("jobs", 40).await.unwrap();
+    assert_eq!((all.count, all.commit.log_index), (4_103, 51));
+    let requests = node.heard::<v1::UndoRedriveRequest>();
+    let parts: Vec<_> = requests
+        .iter()
+        .map(|request| (request.redrive, request.from))
+        .collect();
+    assert_eq!(parts, [(40, 0), (40, 5_000), (40, 9_000)]);
 }
 
 #[tokio::test]
@@ -293,10 +329,7 @@ async fn a_redrive_that_stops_half_way_says_how_far_it_came() {
     node.will_answer(batch(40, 3, Vec::new(), 10));
     node.will_refuse::<v1::RedriveResponse>(detail(v1::Reason::QueueNotFound));
     let redriven = client.redrive("jobs").send().await.unwrap();
-    assert_eq!(
-        (redriven.redriven, redriven.redrives.as_slice()),
-        (3, [40].as_slice())
-    );
+    assert_eq!((redriven.redriven, redriven.redrive), (3, Some(40)));
     let stopped = redriven.stopped.unwrap();
     assert_eq!(stopped.reason(), Some(Reason::QueueNotFound));
     // Of the first batch it is the error of the call.

@@ -42,7 +42,7 @@ fn view(queue: &Queue, message: &Message) -> MessageView {
         dead: None,
         backlog: false,
         dead_letter: message.dead_letter.clone(),
-        redrive: message.redrive.as_ref().map(|redrive| redrive.index),
+        redrive: message.redrive.as_ref().map(|redrive| redrive.began),
     };
     match message.state {
         State::Delayed(until) => view.ready_at = Some(Timestamp(until)),

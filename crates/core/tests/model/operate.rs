@@ -1,5 +1,7 @@
 //! What an operator does with messages.
 
+use std::collections::BTreeSet;
+
 use quorate_core::command::{Operation, Selector};
 use quorate_core::effect::DeadLetter;
 use quorate_core::ids::{MessageId, QueueId, QueueName};
@@ -10,7 +12,7 @@ use super::{Message, Model, State, invalid};
 /// What a redrive found.
 #[derive(Clone)]
 pub(super) struct Redrive {
-    pub(super) index: u64,
+    pub(super) began: u64,
     from: Option<QueueName>,
     state: State,
     failures: u32,
@@ -33,14 +35,25 @@ impl Model {
         let queue = self.queues[self.queue(queue)?].id;
         match operation {
             Operation::Move { to } if self.queues[self.queue(to)?].id == queue => return Err(invalid()),
-            Operation::Redrive { to: Some(to) } => drop(self.queue(to)?),
+            Operation::Redrive {
+                continues: Some(began),
+                ..
+            } if *began > self.index => return Err(invalid()),
+            Operation::Redrive { to: Some(to), .. } => drop(self.queue(to)?),
             _ => {}
         }
-        let mut operated = Vec::new();
+        let mut results = Vec::new();
+        let mut freed_in = BTreeSet::new();
         for message in messages {
-            operated.push(self.operate_on(queue, message, operation));
+            results.push(self.operate_on(queue, message, operation, &mut freed_in));
         }
-        Ok(Reply::Operated(operated))
+        let queues = freed_in
+            .into_iter()
+            .map(|id| self.queues[self.by_id(id)].name.clone());
+        Ok(Reply::Operated {
+            results,
+            queues: queues.collect(),
+        })
     }
 
     /// The message that a selector names.
@@ -59,6 +72,7 @@ impl Model {
         queue: QueueId,
         selector: &Selector,
         operation: &Operation,
+        freed_in: &mut BTreeSet<QueueId>,
     ) -> Result<MessageId, Rejection> {
         let Some(i) = self.selected(queue, selector) else {
             return Err(Rejection::MessageNotFound {
@@ -90,7 +104,10 @@ impl Model {
                 let due = deliver_at.0.max(self.now + delay.0);
                 self.reschedule(i, due)?;
             }
-            Operation::Redrive { to } => self.redrive(i, to.as_ref())?,
+            Operation::Redrive { to, continues } => {
+                let began = continues.unwrap_or(self.index);
+                freed_in.insert(self.redrive(i, to.as_ref(), began)?);
+            }
             Operation::UndoRedrive { redrive } => self.undo_redrive(i, *redrive)?,
         }
         Ok(message.id)
@@ -115,7 +132,7 @@ impl Model {
         Ok(())
     }
 
-    fn redrive(&mut self, i: usize, to: Option<&QueueName>) -> Result<(), Rejection> {
+    fn redrive(&mut self, i: usize, to: Option<&QueueName>, began: u64) -> Result<QueueId, Rejection> {
         let message = self.messages[i].clone();
         let here = self.queues[self.by_id(message.queue)].name.clone();
         let dead = matches!(message.state, State::Dead { .. });
@@ -127,12 +144,12 @@ impl Model {
             (None, Some(letter)) if !dead => letter.origin.clone(),
             (None, _) => here.clone(),
         };
-        self.queue(&target)?;
+        let target_id = self.queues[self.queue(&target)?].id;
         if target == here && !dead {
             return Err(refused(&message));
         }
         let found = Redrive {
-            index: self.index,
+            began,
             from: (target != here).then_some(here.clone()),
             state: if dead { message.state } else { State::Ready },
             failures: message.failures,
@@ -153,7 +170,8 @@ impl Model {
             if let Some(letter) = free.dead_letter.take() {
                 free.first_error = letter.first_error;
             }
-            return self.transfer(i, &target, free);
+            self.transfer(i, &target, free)?;
+            return Ok(target_id);
         }
         let bytes = u64::from(message.bytes);
         self.ensure_room(message.queue, bytes)?;
@@ -162,12 +180,12 @@ impl Model {
         free.expires_at = self.life_from_now(message.queue);
         self.messages[i] = free;
         self.follow_backlogs();
-        Ok(())
+        Ok(target_id)
     }
 
-    fn undo_redrive(&mut self, i: usize, index: u64) -> Result<(), Rejection> {
+    fn undo_redrive(&mut self, i: usize, began: u64) -> Result<(), Rejection> {
         let message = self.messages[i].clone();
-        let found = message.redrive.clone().filter(|found| found.index == index);
+        let found = message.redrive.clone().filter(|found| found.began == began);
         let waits = matches!(message.state, State::Ready | State::Delayed(_));
         let (true, Some(found)) = (waits, found) else {
             return Err(refused(&message));

@@ -10,7 +10,8 @@ use quorate_proto::v1;
 use quorate_proto::v1::operate_messages_request::Operation as WireOperation;
 
 use super::{
-    DEAD_REASONS, at, at_ms, dead_letter, dead_reason, named, optional, page_size, queue_name, state,
+    DEAD_REASONS, at, at_ms, dead_letter, dead_reason, log_index, named, optional, page_size, queue_name,
+    state,
 };
 use crate::error::invalid;
 
@@ -40,7 +41,7 @@ pub(crate) fn filter(wanted: v1::MessageFilter) -> Result<Filter, BrokerError> {
         dedup_id: text(wanted.dedup_id),
         reason: optional(&wanted.reason, parse_dead_reason)?,
         messages: messages.collect::<Result<_, _>>()?,
-        redrive: (wanted.redrive != 0).then_some(wanted.redrive),
+        redrive: log_index(wanted.redrive),
         dead_letters_only: false,
     })
 }
@@ -99,6 +100,7 @@ pub(crate) fn operation(operation: Option<WireOperation>) -> Result<Operation, B
         }),
         WireOperation::Redrive(to) => Ok(Operation::Redrive {
             to: optional(&to.to, target_queue)?,
+            continues: log_index(to.continues),
         }),
     }
 }

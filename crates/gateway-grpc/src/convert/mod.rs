@@ -149,6 +149,11 @@ fn at(ms: u64) -> Option<Timestamp> {
     (ms != 0).then_some(Timestamp(ms))
 }
 
+/// Zero on the wire means "none".
+pub(crate) fn log_index(index: u64) -> Option<u64> {
+    (index != 0).then_some(index)
+}
+
 /// Zero on the wire means "no time".
 fn at_ms(at: Option<Timestamp>) -> u64 {
     at.map_or(0, |at| at.0)

@@ -264,6 +264,11 @@ async fn of_operations() {
         deliver_at_ms: u64::MAX,
     });
     refuse(vec![selector("1-0")], Some(never), "deliver_at_ms", "10 years").await;
+    let later = Operation::Redrive(v1::RedriveTo {
+        to: String::new(),
+        continues: u64::MAX,
+    });
+    refuse(vec![selector("1-0")], Some(later), "continues", "earlier redrive").await;
 
     let redrive = v1::RedriveRequest {
         queue: "jobs".to_owned(),

@@ -392,7 +392,9 @@ async fn a_dead_letter_is_looked_at_set_free_put_back_and_deleted() {
         (redriven.redriven, redriven.refused.len(), redriven.next),
         (1, 0, 0)
     );
-    let index = redriven.commit.unwrap().log_index;
+    let index = redriven.redrive;
+    assert_eq!(redriven.commit.unwrap().log_index, index);
+    assert_eq!(redriven.queues, ["jobs"]);
     let seen = client.get_message(get.clone()).await.unwrap().into_inner();
     let seen = seen.message.unwrap();
     assert_eq!((seen.state(), seen.redrive), (v1::MessageState::Ready, index));
@@ -400,9 +402,10 @@ async fn a_dead_letter_is_looked_at_set_free_put_back_and_deleted() {
     let undo = v1::UndoRedriveRequest {
         queue: "jobs".to_owned(),
         redrive: index,
-        request_id: None,
+        ..v1::UndoRedriveRequest::default()
     };
-    assert_eq!(client.undo_redrive(undo).await.unwrap().into_inner().undone, 1);
+    let undone = client.undo_redrive(undo).await.unwrap().into_inner();
+    assert_eq!((undone.undone, undone.next), (1, 0));
     let delete = v1::OperateMessagesRequest {
         queue: "jobs".to_owned(),
         messages: vec![selector(), selector()],

@@ -32,17 +32,25 @@ pub struct Redrive {
     pub to: Option<QueueName>,
     /// From this position on.
     pub from: u64,
+    /// The [redrive](Redriven::redrive) of which this is a further part; None = a
+    /// new one.
+    pub continues: Option<u64>,
 }
 
 /// What became of a redrive.
 #[derive(Clone, Debug, Default)]
 pub struct Redriven {
-    /// Its index names the redrive. None if nothing was chosen.
+    /// None if nothing was chosen.
     pub position: Option<Position>,
+    /// Names the redrive, to undo it: index of the entry with which it began.
+    /// None if nothing was chosen yet.
+    pub redrive: Option<u64>,
     /// Messages that were set free.
     pub count: u64,
     /// Those that were refused, with the id, unless the request was repeated.
     pub refused: Vec<(Option<MessageId>, Rejection)>,
+    /// The queues where messages were set free, each once.
+    pub queues: Vec<QueueName>,
     /// Where to go on; None if there are no more.
     pub next: Option<u64>,
 }
@@ -54,6 +62,8 @@ pub struct Undone {
     pub position: Option<Position>,
     /// Messages that were put back.
     pub count: u64,
+    /// Where to go on; None if there are no more.
+    pub next: Option<u64>,
 }
 
 impl Broker {
@@ -73,7 +83,7 @@ impl Broker {
             operation,
         };
         match self.one(id, command).await? {
-            (position, Reply::Operated(results)) => Ok((position, results)),
+            (position, Reply::Operated { results, .. }) => Ok((position, results)),
             (_, other) => Err(unexpected(&other)),
         }
     }
@@ -98,41 +108,58 @@ impl Broker {
         };
         let (_, page) = self.browse(&choice).await?;
         let chosen: Vec<MessageId> = page.messages.iter().map(|seen| seen.view.id).collect();
-        let operation = Operation::Redrive { to: redrive.to };
-        let Some(operated) = self.operate_chosen(id, redrive.queue, &chosen, operation).await? else {
+        let Redrive {
+            queue,
+            to,
+            from,
+            continues,
+            ..
+        } = redrive;
+        let operation = Operation::Redrive { to, continues };
+        let Some(operated) = self.operate_chosen(id, queue, &chosen, operation).await? else {
             return Ok(Redriven {
+                redrive: continues,
                 next: page.next,
                 ..Redriven::default()
             });
         };
-        Ok(if operated.repeated {
-            // What is chosen now is what was left by what was chosen then.
-            operated.redriven(&[], Some(redrive.from.max(1)))
-        } else {
-            operated.redriven(&chosen, page.next)
-        })
+        let next = operated.next(from, page.next);
+        Ok(operated.redriven(&chosen, continues, next))
     }
 
-    /// Puts the messages that a redrive set free, and that still wait in this
-    /// queue, back to where it found them.
+    /// Puts messages that a redrive set free, and that still wait in this queue
+    /// from a position on, back to where it found them: so many as one command
+    /// names.
     pub async fn undo_redrive(
         &self,
         id: Option<RequestId>,
         queue: QueueName,
         redrive: u64,
+        from: u64,
     ) -> Result<Undone, BrokerError> {
-        let chosen = self.set_free_by(&queue, redrive).await?;
+        let (chosen, next) = self.set_free_by(&queue, redrive, from).await?;
         let operation = Operation::UndoRedrive { redrive };
-        let operated = self.operate_chosen(id, queue, &chosen, operation).await?;
-        Ok(operated.map_or_else(Undone::default, |operated| Undone {
+        let Some(operated) = self.operate_chosen(id, queue, &chosen, operation).await? else {
+            return Ok(Undone {
+                next,
+                ..Undone::default()
+            });
+        };
+        Ok(Undone {
             position: Some(operated.position),
             count: operated.results.iter().filter(|result| result.is_ok()).count() as u64,
-        }))
+            next: operated.next(from, next),
+        })
     }
 
-    /// The messages of a queue that wait since a redrive set them free: no more
-    /// than one command can name, since one command set them free.
-    async fn set_free_by(&self, queue: &QueueName, redrive: u64) -> Result<Vec<MessageId>, BrokerError> {
+    /// The first messages of a queue, from a position on, that wait since a
+    /// redrive set them free; and where to go on.
+    async fn set_free_by(
+        &self,
+        queue: &QueueName,
+        redrive: u64,
+        from: u64,
+    ) -> Result<(Vec<MessageId>, Option<u64>), BrokerError> {
         let mut choice = Browse {
             queue: queue.clone(),
             filter: Filter {
@@ -141,7 +168,7 @@ impl Broker {
                 ..Filter::default()
             },
             headers: BTreeMap::new(),
-            from: 0,
+            from,
             count_max: MESSAGES_PER_REQUEST_MAX,
             with_content: false,
             local: false,
@@ -154,7 +181,7 @@ impl Broker {
             choice.count_max = MESSAGES_PER_REQUEST_MAX - chosen.len();
             match page.next {
                 Some(next) if choice.count_max > 0 => choice.from = next,
-                _ => return Ok(chosen),
+                next => return Ok((chosen, next)),
             }
         }
     }
@@ -182,10 +209,11 @@ impl Broker {
         let (position, repeated, reply) = self.one_or_repeat(id, command).await?;
         match reply {
             Reply::Done => Ok(None),
-            Reply::Operated(results) => Ok(Some(Operated {
+            Reply::Operated { results, queues } => Ok(Some(Operated {
                 position,
                 repeated,
                 results,
+                queues,
             })),
             other => Err(unexpected(&other)),
         }
@@ -198,12 +226,22 @@ struct Operated {
     /// By an earlier request of the same id: the messages are those chosen then.
     repeated: bool,
     results: Vec<Result<MessageId, Rejection>>,
+    queues: Vec<QueueName>,
 }
 
 impl Operated {
-    fn redriven(self, chosen: &[MessageId], next: Option<u64>) -> Redriven {
+    /// Where to go on after what was chosen from a position to another.
+    fn next(&self, from: u64, to: Option<u64>) -> Option<u64> {
+        // What is chosen now is what was left by what was chosen then.
+        if self.repeated { Some(from.max(1)) } else { to }
+    }
+
+    fn redriven(self, chosen: &[MessageId], continues: Option<u64>, next: Option<u64>) -> Redriven {
+        let chosen = if self.repeated { &[] } else { chosen };
         let mut redriven = Redriven {
             position: Some(self.position),
+            redrive: continues.or(Some(self.position.index)),
+            queues: self.queues,
             next,
             ..Redriven::default()
         };

@@ -28,6 +28,7 @@ fn redrive() -> Redrive {
         count_max: 1_000,
         to: None,
         from: 0,
+        continues: None,
     }
 }
 
@@ -89,14 +90,90 @@ async fn headers_choose_what_is_set_free_and_it_can_be_put_back() {
     let redriven = broker.redrive(None, mails).await.unwrap();
     assert_eq!((redriven.count, redriven.next), (2, None));
     assert!(redriven.refused.is_empty(), "{:?}", redriven.refused);
+    assert_eq!(redriven.queues, [queue("jobs")]);
+    assert_eq!(redriven.redrive, redriven.position.map(|position| position.index));
     assert_eq!(in_state(&broker, MessageState::Ready).await, ["a", "c"]);
 
-    let index = redriven.position.unwrap().index;
-    let undone = broker.undo_redrive(None, queue("jobs"), index).await.unwrap();
-    assert_eq!(undone.count, 2);
+    let undo = async || {
+        let redrive = redriven.redrive.unwrap();
+        broker
+            .undo_redrive(None, queue("jobs"), redrive, 0)
+            .await
+            .unwrap()
+    };
+    let undone = undo().await;
+    assert_eq!((undone.count, undone.next), (2, None));
     assert_eq!(in_state(&broker, MessageState::Dead).await, ["a", "b", "c"]);
-    let again = broker.undo_redrive(None, queue("jobs"), index).await.unwrap();
+    let again = undo().await;
     assert!(again.count == 0 && again.position.is_none(), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redrive_of_several_parts_is_put_back_as_one() {
+    let nodes = Nodes::start(1).await;
+    let broker = nodes.leader().await;
+    three_dead(&broker).await;
+    declare(&broker, "other").await;
+    let one = |earlier: &Redriven, to: Option<&str>| Redrive {
+        count_max: 1,
+        to: to.map(queue),
+        from: earlier.next.unwrap_or(0),
+        continues: earlier.redrive,
+        ..redrive()
+    };
+    let first = broker
+        .redrive(None, one(&Redriven::default(), None))
+        .await
+        .unwrap();
+    let second = broker.redrive(id(1), one(&first, None)).await.unwrap();
+    assert_ne!(
+        first.position.unwrap().index,
+        second.position.unwrap().index,
+        "two entries"
+    );
+    assert_eq!(second.redrive, first.redrive);
+    let third = broker.redrive(None, one(&second, Some("other"))).await.unwrap();
+    assert_eq!(
+        (third.redrive, &*third.queues),
+        (first.redrive, &[queue("other")][..])
+    );
+    // A repeated part, and one that chooses nothing, are of it too.
+    let again = broker.redrive(id(1), one(&first, None)).await.unwrap();
+    assert_eq!(
+        (again.count, again.redrive, &again.queues),
+        (1, first.redrive, &second.queues)
+    );
+    let nothing = broker.redrive(None, one(&third, None)).await.unwrap();
+    assert!(
+        nothing.count == 0 && nothing.redrive == first.redrive,
+        "{nothing:?}"
+    );
+
+    for (name, count) in [("jobs", 2), ("other", 1)] {
+        let redrive = first.redrive.unwrap();
+        let undone = broker.undo_redrive(None, queue(name), redrive, 0).await.unwrap();
+        assert_eq!(undone.count, count, "in {name}");
+    }
+    assert_eq!(in_state(&broker, MessageState::Dead).await, ["a", "b", "c"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redrive_that_has_not_begun_is_not_continued() {
+    let nodes = Nodes::start(1).await;
+    let broker = nodes.leader().await;
+    three_dead(&broker).await;
+    let later = Redrive {
+        continues: Some(u64::MAX),
+        ..redrive()
+    };
+    let refused = broker.redrive(None, later).await.unwrap_err();
+    assert!(
+        matches!(
+            &refused,
+            BrokerError::Rejected(Rejection::InvalidArgument { field, .. }) if field == "continues"
+        ),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
