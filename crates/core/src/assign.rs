@@ -174,13 +174,18 @@ impl Broker {
     }
 
     /// The first message that can be leased. Those before it whose life is over
-    /// end here, if their deadline did not get to it.
+    /// end here, if their deadline did not get to it; where they are more than
+    /// one entry may end, nothing is leased until the next has ended the others.
     fn first_ready(&mut self, queue: QueueId) -> Option<u64> {
         loop {
             let position = self.held(queue).next_ready()?;
             if !self.record(queue, position).is_expired(self.now) {
                 return Some(position);
             }
+            if self.ended_early >= limits::DUE_PER_ENTRY_MAX {
+                return None;
+            }
+            self.ended_early += 1;
             self.expire(queue, position);
         }
     }

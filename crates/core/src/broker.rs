@@ -25,7 +25,8 @@ use crate::session::{Asked, Sessions};
 pub struct Meta {
     /// Where it stands in the log; above that of every entry before.
     pub index: u64,
-    /// The leader's stamp.
+    /// The leader's stamp. One in the upper half of the 64 bits counts as the
+    /// highest of the lower half.
     pub at: Timestamp,
     /// Of the entry's bytes; goes into the state hash.
     pub digest: u64,
@@ -94,6 +95,8 @@ pub struct Broker {
     /// Messages that dead-letter exchanges brought into several queues in the
     /// entry under way.
     pub(crate) copies: usize,
+    /// Lives that ended in the entry under way before their deadline came up.
+    pub(crate) ended_early: usize,
     /// Queues in which something may be assigned; empty between commands.
     pub(crate) touched: BTreeSet<QueueId>,
 }
@@ -124,8 +127,9 @@ impl Broker {
             self.index
         );
         self.index = meta.index;
-        self.now = self.now.max(meta.at);
+        self.now = self.now.max(meta.at.min(Timestamp::LATEST));
         self.copies = 0;
+        self.ended_early = 0;
         self.process_due();
 
         let mut outcomes = Vec::with_capacity(requests.len());

@@ -37,62 +37,67 @@ pub(crate) struct GraveHead {
 }
 
 impl Broker {
-    /// Takes all messages in certain states out of a queue, and says how many.
-    pub(crate) fn bury(&mut self, id: QueueId, buried: impl Fn(&State) -> bool) -> u64 {
+    /// Takes all messages in certain states, of which there are `count`, out of a
+    /// queue.
+    pub(crate) fn bury(&mut self, id: QueueId, count: u64, buried: impl Fn(&State) -> bool) {
+        if count == 0 {
+            return;
+        }
         let queue = self.queues.get_mut(&id).expect("the caller saw it");
-        let mut grave = std::mem::take(&mut queue.records);
+        // Those that are fewer are taken out from among the others.
+        let few = count < queue.tallies.all().count / 2;
+        let records = std::mem::take(&mut queue.records);
         if buried(&State::Ready) {
             queue.order.ready.clear();
         }
-        let mut count = 0;
-        let mut staying = Vec::new();
-        let mut held = Vec::new();
-        for (position, record) in grave.iter() {
-            if !buried(&record.state) {
-                staying.push(position);
-                continue;
+        let mut fewer = Vec::new();
+        for (position, record) in records.iter() {
+            let goes = buried(&record.state);
+            if goes == few {
+                fewer.push(position);
             }
-            count += 1;
-            let tally = queue.tallies.of_mut(&record.state);
-            *tally = tally.minus(Tally::of(record));
-            queue.order.strike(position, record, &queue.head);
-            if record.group != 0 {
-                queue.groups.strike(position, record, &queue.head);
-                queue.groups.leave(record.group);
-                self.touched.insert(id);
-            }
-            if let Some(at) = record.due() {
-                self.deadlines.remove(at, Due::Message { queue: id, position });
-            }
-            queue.lookup.remove(position, record);
-            queue.dedup.left(id, record, Exit::Deleted);
-            self.exchanges.message_left(id, record, Exit::Deleted);
-            queue.backlog.remove(&position);
-            if let State::Leased(Lease {
-                holder: Holder::Consumer { session, consumer },
-                ..
-            }) = record.state
-            {
-                held.push((session, consumer, position));
+            if goes {
+                self.strike_buried(id, position, record);
             }
         }
-        for position in staying {
-            let record = grave.remove(position).expect("it was seen just now");
-            queue.records.insert(position, record);
-        }
+        let (taken_out, left) = parted(records, fewer);
+        let (grave, staying) = if few { (taken_out, left) } else { (left, taken_out) };
+        let queue = self.held_mut(id);
+        queue.records = staying;
         queue.head.totals.deleted += count;
-        if count > 0 {
-            let head = GraveHead {
-                queue: id,
-                name: queue.head.name.clone(),
-            };
-            self.graves.queue.push_back(Grave { head, records: grave });
-        }
+        let head = GraveHead {
+            queue: id,
+            name: queue.head.name.clone(),
+        };
+        self.graves.queue.push_back(Grave { head, records: grave });
         self.follow_backlog(id);
-        for (session, consumer, position) in held {
+    }
+
+    /// Takes a message out of all books of its queue.
+    fn strike_buried(&mut self, id: QueueId, position: u64, record: &Record) {
+        let queue = self.queues.get_mut(&id).expect("the caller saw it");
+        let tally = queue.tallies.of_mut(&record.state);
+        *tally = tally.minus(Tally::of(record));
+        queue.order.strike(position, record, &queue.head);
+        if record.group != 0 {
+            queue.groups.strike(position, record, &queue.head);
+            queue.groups.leave(record.group);
+            self.touched.insert(id);
+        }
+        if let Some(at) = record.due() {
+            self.deadlines.remove(at, Due::Message { queue: id, position });
+        }
+        queue.lookup.remove(position, record);
+        queue.dedup.left(id, record, Exit::Deleted);
+        self.exchanges.message_left(id, record, Exit::Deleted);
+        queue.backlog.remove(&position);
+        if let State::Leased(Lease {
+            holder: Holder::Consumer { session, consumer },
+            ..
+        }) = record.state
+        {
             self.let_go(session, consumer, id, position);
         }
-        count
     }
 
     /// Drops the contents of what was buried, as many as one entry may, and tells
@@ -116,4 +121,14 @@ impl Broker {
             self.drop_content(&record);
         }
     }
+}
+
+/// Takes records at certain positions out from among others.
+fn parted(mut records: Pages<Record>, positions: Vec<u64>) -> (Pages<Record>, Pages<Record>) {
+    let mut taken_out = Pages::default();
+    for position in positions {
+        let record = records.remove(position).expect("it was seen just now");
+        taken_out.insert(position, record);
+    }
+    (taken_out, records)
 }

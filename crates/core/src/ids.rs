@@ -173,6 +173,9 @@ fn check_name(what: &'static str, name: &str) -> Result<(), ParseError> {
 impl Timestamp {
     /// Later than every time that is ever reached.
     pub const NEVER: Self = Self(u64::MAX);
+    /// Cluster time stops here, so that what follows it by any span that can be
+    /// set is still before [`NEVER`](Self::NEVER).
+    pub(crate) const LATEST: Self = Self(u64::MAX / 2);
 
     /// This time and a span later, saturating.
     #[must_use]

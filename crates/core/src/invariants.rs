@@ -12,7 +12,7 @@ use crate::contents::SharedContents;
 use crate::deadlines::Due;
 use crate::exchange::{Exchange, Exchanges};
 use crate::ids::{ConsumerId, QueueId, SessionId, Timestamp};
-use crate::queue::{Holder, Lease, Lookup, Queue, State, Taker, Tallies, Tally, Turn};
+use crate::queue::{Head, Holder, Lease, Lookup, Queue, Record, State, Taker, Tallies, Tally, Turn};
 
 /// One broken invariant, for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,12 +118,6 @@ impl Checker<'_> {
         for (position, record) in queue.records.iter() {
             let tally = tallies.of_mut(&record.state);
             *tally = tally.plus(Tally::of(record));
-            self.ensure(queue.groups.knows(record.group), || {
-                format!("queue {name}, {position}: there is no group {}", record.group)
-            });
-            if let Some(at) = record.due() {
-                self.deadlines.push((at, Due::Message { queue: id, position }));
-            }
             lookup.insert(position, record);
             self.ensure((entered..=self.broker.index).contains(&record.entered()), || {
                 format!(
@@ -132,34 +126,68 @@ impl Checker<'_> {
                 )
             });
             entered = record.entered();
-            match record.state {
-                State::Leased(Lease { grant, holder, .. }) => {
-                    self.ensure(grant <= self.broker.grants, || {
-                        format!("queue {name}, {position}: lease {grant} was never granted")
-                    });
-                    if let Holder::Consumer { session, consumer } = holder {
-                        self.held
-                            .entry(session)
-                            .or_default()
-                            .insert((consumer, id, position));
-                    }
-                }
-                State::Ready | State::Delayed { .. } | State::Dead { .. } => {}
-            }
-            self.ensure(position < queue.head.next_position, || {
-                format!("queue {name}, {position}: no message has entered there yet")
-            });
-            let leased = matches!(record.state, State::Leased(_));
-            self.ensure(
-                record.grants >= u32::from(record.failures) + u32::from(leased),
-                || {
-                    format!(
-                        "queue {name}, {position}: {} leases, {} failed",
-                        record.grants, record.failures
-                    )
-                },
-            );
+            self.check_record(queue, position, record);
         }
+        self.ensure(lookup == queue.lookup, || {
+            format!("queue {name}: messages are not found by their ids")
+        });
+        self.ensure(tallies == queue.tallies, || {
+            format!(
+                "queue {name}: tallies are {:?}, recounted {tallies:?}",
+                queue.tallies
+            )
+        });
+        let totals = queue.head.totals;
+        self.ensure(totals.published == tallies.all().count + totals.left(), || {
+            format!("queue {name}: {totals:?} do not explain {tallies:?}")
+        });
+        self.ensure(totals.published == queue.head.next_position, || {
+            format!(
+                "queue {name}: {} messages entered, by position {}",
+                totals.published, queue.head.next_position
+            )
+        });
+        self.check_books(queue);
+        self.check_backlog(id, queue);
+        self.check_takers(id, queue);
+        self.check_assigned(id, queue);
+    }
+
+    /// Takes note of what must be known of a record elsewhere.
+    fn check_record(&mut self, queue: &Queue, position: u64, record: &Record) {
+        let Head { name, id, .. } = &queue.head;
+        self.ensure(queue.groups.knows(record.group), || {
+            format!("queue {name}, {position}: there is no group {}", record.group)
+        });
+        if let Some(at) = record.due() {
+            let queue = *id;
+            self.deadlines.push((at, Due::Message { queue, position }));
+        }
+        if let State::Leased(Lease { grant, holder, .. }) = record.state {
+            self.ensure(grant <= self.broker.grants, || {
+                format!("queue {name}, {position}: lease {grant} was never granted")
+            });
+            if let Holder::Consumer { session, consumer } = holder {
+                let held = self.held.entry(session).or_default();
+                held.insert((consumer, *id, position));
+            }
+        }
+        self.ensure(position < queue.head.next_position, || {
+            format!("queue {name}, {position}: no message has entered there yet")
+        });
+        let leased = matches!(record.state, State::Leased(_));
+        let used = u32::from(record.failures) + u32::from(leased);
+        self.ensure(record.grants >= used, || {
+            format!(
+                "queue {name}, {position}: {} leases, {} failed",
+                record.grants, record.failures
+            )
+        });
+    }
+
+    /// Order, groups and dedup ids are those of the records.
+    fn check_books(&mut self, queue: &Queue) {
+        let name = &queue.head.name;
         self.ensure(queue.is_in_order(), || {
             format!(
                 "queue {name}: its order is not that of the messages: {:?}",
@@ -179,48 +207,31 @@ impl Checker<'_> {
         self.ensure(queue.groups.are_sound(), || {
             format!("queue {name}: its groups are not those of the messages")
         });
-        self.ensure(lookup == queue.lookup, || {
-            format!("queue {name}: messages are not found by their ids")
+    }
+
+    fn check_backlog(&mut self, id: QueueId, queue: &Queue) {
+        let name = &queue.head.name;
+        let waits = |record: &Record| matches!(record.state, State::Dead { backlog: true, .. });
+        let records = queue.records.iter();
+        let backlog = records.filter_map(|(position, record)| waits(record).then_some(position));
+        self.ensure(backlog.eq(queue.backlog.iter().copied()), || {
+            format!("queue {name}: its backlog is not that of the dead set")
         });
-        self.ensure(tallies == queue.tallies, || {
-            format!(
-                "queue {name}: tallies are {:?}, recounted {tallies:?}",
-                queue.tallies
-            )
-        });
-        let backlog = queue
-            .records
-            .iter()
-            .filter(|(_, record)| matches!(record.state, State::Dead { backlog: true, .. }));
-        self.ensure(
-            backlog
-                .map(|(position, _)| position)
-                .eq(queue.backlog.iter().copied()),
-            || format!("queue {name}: its backlog is not that of the dead set"),
-        );
         self.ensure(queue.head.retry.is_some() != queue.backlog.is_empty(), || {
             format!("queue {name}: a backlog is not tried again, or one that is none is")
         });
         if let Some(retry) = queue.head.retry {
             self.deadlines.push((retry.at, Due::Backlog { queue: id }));
         }
-        let totals = queue.head.totals;
-        self.ensure(totals.published == tallies.all().count + totals.left(), || {
-            format!("queue {name}: {totals:?} do not explain {tallies:?}")
-        });
-        self.ensure(totals.published == queue.head.next_position, || {
-            format!(
-                "queue {name}: {} messages entered, by position {}",
-                totals.published, queue.head.next_position
-            )
-        });
-        self.check_takers(id, queue);
-        self.check_assigned(id, queue);
     }
 
     /// Invariant 5.
     fn check_assigned(&mut self, id: QueueId, queue: &Queue) {
-        let assigned = queue.next_ready().is_none() || self.broker.next_taker(id).is_none();
+        let next = queue
+            .next_ready()
+            .and_then(|position| queue.records.get(position));
+        let waits = next.is_some_and(|record| !record.is_expired(self.broker.now));
+        let assigned = !waits || self.broker.next_taker(id).is_none();
         self.ensure(assigned, || {
             let name = &queue.head.name;
             format!("queue {name}: a ready message and a taker were not brought together")

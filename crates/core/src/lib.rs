@@ -77,7 +77,8 @@
 //!    in flight is the number of leases that it holds of its queue. A grant
 //!    never takes it above its credit.
 //! 5. No ready message waits while somebody could take it, unless its group is
-//!    busy, or the queue is paused.
+//!    busy, the queue is paused, or more lives of messages before it are over than
+//!    one entry may end.
 //! 6. A session that is not orphaned is on the current life of its node.
 //! 7. The requests that are remembered as waiting are those that wait. None is
 //!    remembered of an entry that is still to come.

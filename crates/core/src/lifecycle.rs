@@ -65,6 +65,8 @@ impl Broker {
 
     /// A message's life is over.
     pub(crate) fn expire(&mut self, queue: QueueId, position: u64) {
+        // Who could take the one behind it may wait.
+        self.touched.insert(queue);
         if self.held(queue).head.settings.sends_dead_letters() {
             self.dead_letter(queue, position, DeadReason::Expired, &mut Displacing::default());
         } else {

@@ -89,8 +89,12 @@ pub const CLIENT_SWEEP: Millis = Millis(10_000);
 /// again.
 pub const SESSION_GRACE: Millis = Millis(10_000);
 /// Most things that fall due are done in one entry. The others stay due, so
-/// that [`next_deadline`](crate::Broker::next_deadline) asks for one more.
+/// that [`next_deadline`](crate::Broker::next_deadline) asks for one more. As many
+/// lives that are over end where a lease comes across them.
 pub const DUE_PER_ENTRY_MAX: usize = 4_096;
+/// A queue whose limits were lowered drops at most so many messages more than
+/// enter it at a time, until it is within them.
+pub const EXCESS_DROPPED_MAX: u64 = 16_384;
 /// Most contents of purged messages and deleted queues that are dropped in one
 /// entry. As long as there are more,
 /// [`next_deadline`](crate::Broker::next_deadline) asks for one more.

@@ -82,7 +82,17 @@ impl Broker {
 
     pub(crate) fn purge_queue(&mut self, name: &QueueName, states: PurgeStates) -> Outcome {
         let queue = self.queue_id(name)?;
-        let count = self.bury(queue, |state| match state {
+        let tallies = self.held(queue).tallies;
+        let named = [
+            (states.ready, tallies.ready),
+            (states.delayed, tallies.delayed),
+            (states.dead, tallies.dead),
+        ];
+        let count = named
+            .into_iter()
+            .map(|(named, tally)| if named { tally.count } else { 0 })
+            .sum();
+        self.bury(queue, count, |state| match state {
             State::Ready => states.ready,
             State::Delayed { .. } => states.delayed,
             State::Dead { .. } => states.dead,
@@ -127,7 +137,7 @@ impl Broker {
                 self.answer(client, sequence, Vec::new());
             }
         }
-        self.bury(id, |_| true);
+        self.bury(id, count, |_| true);
         self.exchanges.unbind_all_to(Node::Queue(id));
         self.queues.remove(&id);
         self.names.remove(name);

@@ -7,6 +7,7 @@ use crate::command::Overflow;
 use crate::dedup::Drafts;
 use crate::effect::DeadReason;
 use crate::ids::QueueId;
+use crate::limits::EXCESS_DROPPED_MAX;
 use crate::outcome::{Exit, Rejection};
 use crate::queue::Tally;
 
@@ -69,16 +70,21 @@ impl Broker {
     }
 
     /// Drops ready messages from the head until there is room for more, if that
-    /// is the queue's policy.
+    /// is the queue's policy. A queue that holds more than it may, since its limits
+    /// were lowered, comes down to them by [`EXCESS_DROPPED_MAX`] at a time.
     pub(crate) fn make_room(&mut self, queue: QueueId, more: Tally, displacing: &mut Displacing) {
         if self.held(queue).head.settings.overflow != Overflow::DropHead {
             return;
         }
         displacing.queues.push(queue);
-        while self.held(queue).is_short_of_room(more) {
+        let mut dropped = Tally::default();
+        while self.held(queue).is_short_of_room(more)
+            && (dropped.count < more.count + EXCESS_DROPPED_MAX || dropped.bytes < more.bytes)
+        {
             let Some(position) = self.held(queue).first_droppable() else {
                 break;
             };
+            dropped = dropped.plus(Tally::of(self.record(queue, position)));
             if self.held(queue).head.settings.sends_dead_letters() {
                 self.dead_letter(queue, position, DeadReason::DroppedByLimit, displacing);
             } else {

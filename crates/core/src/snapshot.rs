@@ -21,6 +21,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::assign::{Waiter, Waiters};
 use crate::broker::Broker;
 use crate::command::Binding;
+use crate::dead_letter::Address;
 use crate::deadlines::Due;
 use crate::dedup::{Remembered, Window};
 use crate::exchange::{Exchange, ExchangeId, Head as ExchangeHead};
@@ -514,6 +515,8 @@ struct Restoring {
     clients: BTreeMap<ClientId, Arc<Client>>,
     owner: Owner,
     last_client: Option<ClientId>,
+    /// Of messages that several records stand for: these have one as before.
+    addresses: BTreeMap<MessageId, Arc<Address>>,
 }
 
 impl Restoring {
@@ -542,6 +545,8 @@ impl Restoring {
                 home.is_some_and(|groups| groups.heads.restore(number, page.into_owned()))
             }
             Frame::Page { number, page } => {
+                let mut page = page.into_owned();
+                self.share_addresses(&mut page);
                 let graves = &mut self.broker.graves.queue;
                 let home = match self.owner {
                     Owner::Queue(id) => {
@@ -550,7 +555,7 @@ impl Restoring {
                     Owner::Grave => graves.back_mut().map(|grave| &mut grave.records),
                     Owner::Exchange(_) | Owner::None => None,
                 };
-                home.is_some_and(|records| records.restore(number, page.into_owned()))
+                home.is_some_and(|records| records.restore(number, page))
             }
             Frame::Window { number, page } => {
                 let home = match self.owner {
@@ -600,6 +605,19 @@ impl Restoring {
         Err(RestoreError::Inconsistent(
             "something comes twice, or out of order".to_owned(),
         ))
+    }
+
+    /// Each copy of a message was written with an address of its own.
+    fn share_addresses(&mut self, page: &mut Page<Record>) {
+        for record in page.items_mut().filter(|record| record.shared) {
+            let id = record.id;
+            if let Some(address) = record.address_mut() {
+                let first = self.addresses.entry(id).or_insert_with(|| address.clone());
+                if first == address {
+                    address.clone_from(first);
+                }
+            }
+        }
     }
 
     fn bind(&mut self, binding: Binding) -> Result<bool, RestoreError> {
@@ -731,4 +749,84 @@ fn build_indexes(broker: &mut Broker) {
     }
     // What could be assigned was assigned before the snapshot was taken.
     broker.touched.clear();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+    use crate::command::{
+        Command, Destination, ExchangeKind, ExchangeSettingsPatch, Labels, NewMessage, Publish, Request,
+        SettingsPatch, Target,
+    };
+    use crate::ids::{ExchangeName, QueueName};
+    use crate::{Meta, limits};
+
+    fn apply(broker: &mut Broker, command: Command) {
+        let meta = Meta {
+            index: broker.index() + 1,
+            at: Timestamp(1),
+            digest: 0,
+        };
+        let applied = broker.apply(meta, &[Request { id: None, command }], &[1]);
+        assert!(applied.outcomes[0].is_ok(), "{applied:?}");
+    }
+
+    /// A message to a thousand queues would else have its headers a thousand times.
+    #[test]
+    fn the_copies_of_a_message_have_one_address_after_a_restore_too() {
+        let mut broker = Broker::new();
+        let exchange = ExchangeName::new("all").unwrap();
+        let kind = ExchangeKind::Fanout;
+        let settings = ExchangeSettingsPatch::default();
+        let name = exchange.clone();
+        apply(&mut broker, Command::DeclareExchange { name, kind, settings });
+        for queue in ["a", "b", "c"] {
+            let name = QueueName::new(queue).unwrap();
+            let settings = SettingsPatch {
+                dead_letter_exchange: Some(Some(exchange.clone())),
+                ..SettingsPatch::default()
+            };
+            let destination = Destination::Queue(name.clone());
+            apply(&mut broker, Command::DeclareQueue { name, settings });
+            apply(
+                &mut broker,
+                Command::Bind(Binding {
+                    source: exchange.clone(),
+                    destination,
+                    routing_key: String::new(),
+                    headers: None,
+                }),
+            );
+        }
+        let value = "x".repeat(limits::HEADER_BYTES_MAX - 1);
+        let labels = Labels {
+            headers: BTreeMap::from([("h".to_owned(), value)]),
+            ..Labels::default()
+        };
+        let messages = vec![NewMessage {
+            labels: Some(labels.into()),
+            ..NewMessage::default()
+        }];
+        let (name, mandatory) = (exchange, true);
+        let target = Target::Exchange { name, mandatory };
+        apply(&mut broker, Command::Publish(Publish { target, messages }));
+
+        let mut bytes = Vec::new();
+        let snapshot = broker.snapshot();
+        let written = snapshot.write(&mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok::<_, Infallible>(())
+        });
+        written.unwrap();
+        let restored = Broker::restore([Ok::<_, Infallible>(bytes)].into_iter()).unwrap();
+        let addresses = restored.queues.values().map(|queue| {
+            let record = queue.records.get(0).unwrap();
+            record.address().unwrap()
+        });
+        let addresses: Vec<_> = addresses.collect();
+        assert_eq!(addresses.len(), 3);
+        assert!(addresses.iter().all(|address| Arc::ptr_eq(address, addresses[0])));
+    }
 }

@@ -196,11 +196,10 @@ impl Groups {
         let head = self.heads.remove(u64::from(number));
         self.numbers
             .remove(&head.expect("every group in the books is there").name);
+        self.free.insert(number);
         let highest = self.highest();
-        if number < highest {
-            self.free.insert(number);
-        } else {
-            self.free.split_off(&(highest + 1));
+        while self.free.last().is_some_and(|last| *last > highest) {
+            self.free.pop_last();
         }
     }
 

@@ -117,28 +117,18 @@ fn is_before(record: &Record, id: MessageId) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Extra, State};
+    use super::super::record::Extra;
     use super::*;
-    use crate::ids::Timestamp;
 
     fn record(index: u64, number: u32, arrived: Option<u64>) -> Record {
         Record {
-            id: MessageId { index, number },
-            content_bytes: 1,
-            group: 0,
-            failures: 0,
-            priority: 0,
-            shared: false,
-            grants: 0,
-            published_at: Timestamp(0),
-            expires_at: Timestamp::NEVER,
-            state: State::Ready,
             extra: arrived.map(|index| {
                 Box::new(Extra {
                     arrived: Some(index),
                     ..Extra::default()
                 })
             }),
+            ..Record::ready(MessageId { index, number })
         }
     }
 

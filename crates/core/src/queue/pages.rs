@@ -155,6 +155,10 @@ impl<T> Sparse<T> {
         Some(self.items.remove(self.rank(number)))
     }
 
+    pub(crate) fn items_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.items.iter_mut()
+    }
+
     fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.iter_from(0)
     }
@@ -206,23 +210,14 @@ fn bit(number: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Record, State};
+    use super::super::record::Record;
     use super::*;
-    use crate::ids::{MessageId, Timestamp};
+    use crate::ids::MessageId;
 
     fn record(number: u32) -> Record {
         Record {
-            id: MessageId { index: 1, number },
             content_bytes: number,
-            group: 0,
-            failures: 0,
-            priority: 0,
-            shared: false,
-            grants: 0,
-            published_at: Timestamp(0),
-            expires_at: Timestamp::NEVER,
-            state: State::Ready,
-            extra: None,
+            ..Record::ready(MessageId { index: 1, number })
         }
     }
 

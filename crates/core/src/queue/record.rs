@@ -176,6 +176,10 @@ impl Record {
         self.extra.as_ref()?.address.as_ref()
     }
 
+    pub(crate) fn address_mut(&mut self) -> Option<&mut Arc<Address>> {
+        self.extra.as_mut()?.address.as_mut()
+    }
+
     pub(crate) fn dead_letter(&self) -> Option<&DeadLetter> {
         self.extra.as_ref()?.dead_letter.as_ref()
     }
@@ -190,6 +194,26 @@ impl Record {
         self.extra
             .as_ref()
             .is_some_and(|extra| extra.deaths.contains(&queue))
+    }
+}
+
+#[cfg(test)]
+impl Record {
+    /// A plain one.
+    pub(super) fn ready(id: MessageId) -> Self {
+        Self {
+            id,
+            content_bytes: 1,
+            group: 0,
+            failures: 0,
+            priority: 0,
+            shared: false,
+            grants: 0,
+            published_at: Timestamp(0),
+            expires_at: Timestamp::NEVER,
+            state: State::Ready,
+            extra: None,
+        }
     }
 }
 
