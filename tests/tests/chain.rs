@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use futures_util::TryStreamExt as _;
-use quorate_client::{Client, Delivery};
+use quorate_client::{Client, Delivery, Message, QueueCounts, Reason, Refusal, RefusedPart, TransactionPart};
 use quorate_test_cluster::Cluster;
 use quorate_tests::checker::{each_exactly_once, verdict};
 use quorate_tests::trial::{no_bugs_in_logs, small_snapshots};
 use quorate_tests::worker::Worker;
-use quorate_tests::{body, rounds, seed};
+use quorate_tests::{body, harm, rounds, seed};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -73,7 +73,7 @@ async fn the_end_of_the_chain_holds_each_item_exactly_once() -> Result<()> {
 
     for queue in &CHAIN[..2] {
         let counts = client.describe_queue(*queue).await?.counts;
-        anyhow::ensure!(
+        ensure!(
             counts.acked == rounds * ITEMS_PER_ROUND && counts.published == counts.acked,
             "{queue}: {counts:?}"
         );
@@ -91,6 +91,80 @@ async fn the_end_of_the_chain_holds_each_item_exactly_once() -> Result<()> {
         .await?;
     verdict(&each_exactly_once(0..rounds * ITEMS_PER_ROUND, last))?;
     no_bugs_in_logs(&cluster, &[])
+}
+
+#[tokio::test]
+async fn a_transaction_is_done_as_a_whole_or_not_at_all() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    let client = cluster.client().await?;
+    let [from, to, full] = ["from", "to", "full"];
+    for queue in [from, to] {
+        client.declare_queue(queue).send().await?;
+    }
+    client.declare_queue(full).max_length(1).send().await?;
+    client.publish(full, "filled").await?;
+    client
+        .publish_all(from, ["one", "two", "three"].map(Message::new))
+        .await?;
+    let held = client.lease(from).max(2).send().await?;
+    let gone = client.lease(from).send().await?.pop().context("no message")?;
+    let [one, two] = [0, 1].map(|place: usize| held[place].token());
+    let stale = gone.token().to_owned();
+    gone.ack().await?;
+    let before = counts(&client, [from, to, full]).await?;
+
+    let acks = || client.transaction().ack(one).ack(two);
+    let refused = [
+        (
+            acks().publish(to, "a").publish(full, "b"),
+            TransactionPart::Publish(1),
+            Reason::QueueFull,
+        ),
+        (
+            acks().publish(to, "a").publish("nowhere", "b"),
+            TransactionPart::Publish(1),
+            Reason::QueueNotFound,
+        ),
+        (
+            acks().ack(stale.as_str()).publish(to, "a"),
+            TransactionPart::Settlement(2),
+            Reason::StaleLease,
+        ),
+    ];
+    for (transaction, part, reason) in refused {
+        let error = transaction
+            .commit()
+            .await
+            .expect_err("a part of it cannot be done");
+        let told = error.refusal().and_then(Refusal::refused_part);
+        ensure!(told == Some(RefusedPart { part, reason }), "{error}");
+        ensure!(
+            counts(&client, [from, to, full]).await? == before,
+            "a part of it was done: {error}"
+        );
+    }
+
+    harm::replace_leader(&mut cluster).await?;
+    let done = acks().publish(to, "a").publish(to, "b").commit().await?;
+    ensure!(done.settled.len() == 2 && done.published.len() == 2, "{done:?}");
+    let index = done.commit.log_index;
+    ensure!(
+        done.published
+            .iter()
+            .all(|published| published.commit.log_index == index),
+        "it is several entries: {done:?}"
+    );
+    let [from, to, _] = counts(&client, [from, to, full]).await?;
+    ensure!(from.acked == 3 && to.ready == 2, "{from:?}, {to:?}");
+    Ok(())
+}
+
+async fn counts<const N: usize>(client: &Client, queues: [&str; N]) -> Result<[QueueCounts; N]> {
+    let mut counts = [QueueCounts::default(); N];
+    for (counts, queue) in counts.iter_mut().zip(queues) {
+        *counts = client.describe_queue(queue).await?.counts;
+    }
+    Ok(counts)
 }
 
 /// Two workers for each pair of neighbours.

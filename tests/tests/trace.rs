@@ -8,6 +8,7 @@ use quorate_proto::v1;
 use quorate_test_cluster::{Cluster, wait_until};
 use quorate_tests::checker::{traces_are_lives, verdict};
 use quorate_tests::converge::Hashes;
+use quorate_tests::trial::small_snapshots;
 use quorate_tests::{harm, raw};
 
 const QUEUE: &str = "orders";
@@ -71,7 +72,7 @@ async fn the_whole_life_of_a_message_is_known_after_it_is_over() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acked_message_is_traced_after_restarts_and_snapshots() -> Result<()> {
-    let mut cluster = Cluster::start(3).await?;
+    let mut cluster = small_snapshots(3).start().await?;
     let client = cluster.client().await?;
     client.declare_queue(QUEUE).send().await?;
     let message = Message::new("order 7").dedup_id("order-7");
@@ -114,6 +115,22 @@ async fn an_acked_message_is_traced_after_restarts_and_snapshots() -> Result<()>
                 .with_context(|| round.to_owned())?;
         }
     }
+
+    // The log of all that is gone now, and one journal with it. The others tell.
+    let node = harm::rejoin_empty(&mut cluster, &client).await?;
+    let trace = client.trace(&id).await?;
+    is_told(&trace, &life)?;
+    let address = cluster.endpoint(node);
+    let emptied = trace.nodes.iter().find(|told| told.address == address);
+    let emptied = emptied.context("the new node does not answer")?;
+    ensure!(
+        emptied.begins_at_index > trace.events[0].log_index,
+        "a node knows what was before it: {emptied:?}"
+    );
+    ensure!(
+        tells(&address, &id).await?.is_empty(),
+        "a new node tells of an old message"
+    );
     Ok(())
 }
 
