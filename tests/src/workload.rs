@@ -1,11 +1,12 @@
 //! Clients that use a queue the way many users do at once, and misuse it a little.
 //!
 //! Publishers keep a window of unconfirmed messages. Push consumers and pull
-//! workers ack most of what they get; by the seed they also nack, release,
-//! dead-letter, extend, forget a delivery, settle it when its lease has run out,
-//! settle it twice, and close a consumer that still holds deliveries. All that
-//! they ask for and are told goes into the [`history`](crate::history). Workers
-//! can be killed, with all that they have in hand.
+//! workers ack most of what they get; by the seed they also nack, put off,
+//! release, dead-letter, extend, work for long, forget a delivery, settle it when
+//! its lease has run out, settle it twice, and close a consumer that still holds
+//! deliveries. All that they ask for and are told goes into the
+//! [`history`](crate::history). Workers can be killed, with all that they have in
+//! hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +37,8 @@ const FIRST_PULLER: u32 = 2_000;
 const FIRST_REPLACEMENT: u32 = 3_000;
 /// Number of the worker that takes what is left.
 const DRAINER: u32 = u32::MAX;
+/// A message that is put off comes again after this.
+const PUT_OFF: Duration = Duration::from_millis(100);
 /// How long participants may take to end: longer than any call.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
@@ -127,6 +130,10 @@ struct Participant {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Settle(Wish),
+    /// Nacked with a delay.
+    PutOff,
+    /// Acked when half of its lease is over.
+    WorkThenAck,
     ExtendThenAck,
     AckTwice,
     AckLate,
@@ -500,6 +507,16 @@ impl Hand {
                 let outcome = recorder.settling(&token, wish, ask).await;
                 self.settled(wish, &outcome);
             }
+            Act::PutOff => {
+                let ask = || delivery.nack_after(PUT_OFF, "by the seed");
+                let outcome = recorder.settling(&token, Wish::Nack, ask).await;
+                self.settled(Wish::Nack, &outcome);
+            }
+            Act::WorkThenAck => {
+                tokio::time::sleep(self.participant.mix.lease / 2).await;
+                let outcome = recorder.settling(&token, Wish::Ack, || delivery.ack()).await;
+                self.settled(Wish::Ack, &outcome);
+            }
             Act::ExtendThenAck => {
                 let (extended, lease) = (&mut delivery, self.participant.mix.lease);
                 recorder
@@ -544,8 +561,10 @@ impl Hand {
 
 fn draw(rng: &mut StdRng) -> Act {
     match rng.random_range(0..100) {
-        0..76 => Act::Settle(Wish::Ack),
-        76..82 => Act::Settle(Wish::Nack),
+        0..74 => Act::Settle(Wish::Ack),
+        74..76 => Act::WorkThenAck,
+        76..80 => Act::Settle(Wish::Nack),
+        80..82 => Act::PutOff,
         82..87 => Act::Settle(Wish::Release),
         87..89 => Act::Settle(Wish::DeadLetter),
         89..92 => Act::ExtendThenAck,
