@@ -1,6 +1,6 @@
 //! Times the hot path: messages of a plain queue, published, leased and acked in
-//! batches while a million others are ready. Prints nanoseconds per message of
-//! each round; what counts is how two versions compare, run in turns.
+//! batches while a million others are ready. What counts is how two versions
+//! compare, run in turns.
 //!
 //! `cargo run --release -p quorate-core --example hot_path [ROUNDS]`
 
@@ -15,7 +15,6 @@ use quorate_core::{Applied, Broker, Meta};
 
 const READY: usize = 1_000_000;
 const BATCH: usize = 256;
-const BATCHES_PER_ROUND: usize = 400;
 
 struct Bench {
     broker: Broker,
@@ -63,7 +62,7 @@ impl Bench {
 fn main() {
     let rounds = std::env::args()
         .nth(1)
-        .map_or(10, |rounds| rounds.parse().expect("a number of rounds"));
+        .map_or(4_000, |rounds| rounds.parse().expect("a number of rounds"));
     let mut bench = Bench {
         broker: Broker::new(),
         queue: QueueName::new("jobs").expect("a name"),
@@ -75,26 +74,27 @@ fn main() {
     for _ in 0..READY / BATCH {
         bench.publish(BATCH);
     }
+    let mut spent: [Vec<u128>; 3] = Default::default();
     for _ in 0..rounds {
-        let mut spent = [0; 3];
-        for _ in 0..BATCHES_PER_ROUND {
-            let begin = Instant::now();
-            bench.publish(BATCH);
-            let published = Instant::now();
-            let settlements = bench.lease();
-            let leased = Instant::now();
-            assert_eq!(settlements.len(), BATCH);
-            bench.apply(Command::Settle { settlements });
-            let acked = Instant::now();
-            spent[0] += (published - begin).as_nanos();
-            spent[1] += (leased - published).as_nanos();
-            spent[2] += (acked - leased).as_nanos();
-        }
-        let per_message = spent.map(|nanos| nanos / (BATCH * BATCHES_PER_ROUND) as u128);
-        let [publish, lease, ack] = per_message;
+        let begin = Instant::now();
+        bench.publish(BATCH);
+        let published = Instant::now();
+        let settlements = bench.lease();
+        let leased = Instant::now();
+        assert_eq!(settlements.len(), BATCH);
+        bench.apply(Command::Settle { settlements });
+        let acked = Instant::now();
+        spent[0].push((published - begin).as_nanos());
+        spent[1].push((leased - published).as_nanos());
+        spent[2].push((acked - leased).as_nanos());
+    }
+    let quartiles = spent.map(|mut spent| {
+        spent.sort_unstable();
+        [0, 1, 2].map(|quarter| spent[spent.len() * quarter / 4] / BATCH as u128)
+    });
+    for (phase, [least, quarter, half]) in ["publish", "lease", "ack"].iter().zip(quartiles) {
         println!(
-            "publish {publish} lease {lease} ack {ack} sum {}",
-            publish + lease + ack
+            "{phase:8} least {least:5}, a quarter below {quarter:5}, half below {half:5} ns per message"
         );
     }
 }

@@ -92,6 +92,8 @@ pub struct Broker {
     pub(crate) repeated: Vec<Repeated>,
     /// Of the entry under way, as effects.
     pub(crate) events: Vec<Event>,
+    /// How many of the entry before there were: a guess at how many come.
+    pub(crate) events_before: usize,
     /// Messages that dead-letter exchanges brought into several queues in the
     /// entry under way.
     pub(crate) copies: usize,
@@ -130,6 +132,7 @@ impl Broker {
         self.now = self.now.max(meta.at.min(Timestamp::LATEST));
         self.copies = 0;
         self.ended_early = 0;
+        self.events.reserve(self.events_before);
         self.process_due();
 
         let mut outcomes = Vec::with_capacity(requests.len());
@@ -144,6 +147,7 @@ impl Broker {
             self.assign_touched();
         }
         self.drop_buried();
+        self.events_before = self.events.len();
 
         let applied = Applied {
             outcomes,

@@ -154,6 +154,7 @@ impl Change {
 
 impl Broker {
     /// Tells of a change of a message of a queue.
+    #[inline]
     pub(crate) fn tell(&mut self, queue: QueueId, message: MessageId, change: Change) {
         let queue_name = self.held(queue).head.name.clone();
         self.events.push(Event {
