@@ -46,6 +46,8 @@ pub(crate) struct Groups {
     open: BTreeSet<GroupTurn>,
     /// Those that have a ready message and are busy, by its position.
     blocked: BTreeSet<(u64, u32)>,
+    /// Ready messages of those.
+    waiting: u64,
 }
 
 /// What is persisted of a group.
@@ -99,9 +101,7 @@ impl Groups {
 
     /// Groups that have a ready message and are busy, and their ready messages.
     pub(crate) fn blocked(&self) -> (u64, u64) {
-        let books = self.blocked.iter().map(|(_, number)| &self.books[number]);
-        let ready: usize = books.map(|book| book.ready.len()).sum();
-        (self.blocked.len() as u64, ready as u64)
+        (self.blocked.len() as u64, self.waiting)
     }
 
     fn counted(heads: &Pages<GroupHead>, records: &Pages<Record>) -> Self {
@@ -205,28 +205,37 @@ impl Groups {
 
     /// Enters a message into the books of its state.
     pub(super) fn enlist(&mut self, position: u64, record: &Record, head: &Head) {
-        let book = self.book_mut(record.group);
-        if is_busy_with(record) {
-            book.busy += 1;
-        } else if record.state == State::Ready {
-            let level = Place::of(record, position, &head.settings).level(&head.settings);
-            book.ready.insert(position, level);
-        }
-        self.settle(record.group, &head.settings);
+        self.update(record.group, &head.settings, |book| {
+            if is_busy_with(record) {
+                book.busy += 1;
+            } else if record.state == State::Ready {
+                let level = Place::of(record, position, &head.settings).level(&head.settings);
+                book.ready.insert(position, level);
+            }
+        });
     }
 
     /// Takes a message out of the books of its state.
     pub(crate) fn strike(&mut self, position: u64, record: &Record, head: &Head) {
-        let book = self.book_mut(record.group);
-        if is_busy_with(record) {
-            book.busy -= 1;
-        } else if record.state == State::Ready {
-            book.ready.remove(&position);
-        }
-        self.settle(record.group, &head.settings);
+        self.update(record.group, &head.settings, |book| {
+            if is_busy_with(record) {
+                book.busy -= 1;
+            } else if record.state == State::Ready {
+                book.ready.remove(&position);
+            }
+        });
     }
 
-    /// Finds a group's place among the others anew.
+    /// Changes a group's book, and finds its place among the others anew.
+    fn update(&mut self, number: u32, settings: &Settings, change: impl FnOnce(&mut Book)) {
+        let book = self.book_mut(number);
+        let waited = book.waiting();
+        change(book);
+        self.settle(number, settings);
+        self.waiting = self.waiting - waited + self.books[&number].waiting();
+    }
+
+    /// Where a group stands after its book, or the settings, changed.
     fn settle(&mut self, number: u32, settings: &Settings) {
         let book = &self.books[&number];
         let standing = match book.ready.first_key_value() {
@@ -257,14 +266,13 @@ impl Groups {
 
     /// Whatever follows from the settings is found anew.
     pub(super) fn reorder(&mut self, records: &Pages<Record>, settings: &Settings) {
-        for book in self.books.values_mut() {
-            for (position, level) in &mut book.ready {
-                let record = records.get(*position).expect("ready messages are there");
-                *level = Place::of(record, *position, settings).level(settings);
-            }
-        }
         for number in self.books.keys().copied().collect::<Vec<_>>() {
-            self.settle(number, settings);
+            self.update(number, settings, |book| {
+                for (position, level) in &mut book.ready {
+                    let record = records.get(*position).expect("ready messages are there");
+                    *level = Place::of(record, *position, settings).level(settings);
+                }
+            });
         }
     }
 
@@ -363,6 +371,14 @@ impl Queue {
 }
 
 impl Book {
+    /// Ready messages that wait for others of the group.
+    fn waiting(&self) -> u64 {
+        match self.standing {
+            Standing::Blocked(_) => self.ready.len() as u64,
+            Standing::Idle | Standing::Open(_) => 0,
+        }
+    }
+
     fn first_ready(&self) -> Option<u64> {
         self.ready.first_key_value().map(|(position, _)| *position)
     }
