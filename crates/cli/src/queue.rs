@@ -54,6 +54,7 @@ enum QueueCommand {
     /// Change settings of a queue
     #[command(
         mut_group("SettingsArgs", |settings| settings.required(true)),
+        override_usage = "quorate queue update [OPTIONS] <QUEUE> <--SETTING <VALUE>>...",
         after_help = "Example:\n  quorate queue update jobs --max-deliveries 10 --backoff-initial 1s",
     )]
     Update {

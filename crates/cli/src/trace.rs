@@ -63,11 +63,7 @@ impl TraceArgs {
 /// No journal has anything of it.
 fn nothing(trace: &Trace, name: &str) -> Failure {
     let reach = match earliest(trace) {
-        Some(node) => format!(
-            "; the journals begin at log index {}, {}",
-            node.begins_at_index,
-            moment_text(node.begins_at_ms)
-        ),
+        Some(node) => format!("; the journals begin at {}", begin_text(node)),
         None => "; no node keeps one".to_owned(),
     };
     let silent = match trace.failed.is_empty() {
@@ -86,6 +82,14 @@ fn earliest(trace: &Trace) -> Option<&TracedNode> {
     with_journal.min_by_key(|node| node.begins_at_index)
 }
 
+/// Where a journal begins. The first entries of a cluster have no time yet.
+fn begin_text(node: &TracedNode) -> String {
+    match node.begins_at_ms {
+        0 => format!("log index {}", node.begins_at_index),
+        ms => format!("log index {} ({})", node.begins_at_index, moment_text(ms)),
+    }
+}
+
 /// One timeline per message, the earliest first, and how far they can be
 /// trusted to be whole.
 fn trace_text(trace: &Trace) -> String {
@@ -98,17 +102,22 @@ fn trace_text(trace: &Trace) -> String {
             .or_default()
             .push(event);
     }
+    let known = trace.nodes.iter();
+    let addresses: Addresses<'_> = known.map(|node| (node.node_id, node.address.as_str())).collect();
     let mut text = String::new();
     for ((_, message_id), events) in &timelines {
         text.push_str(&format!("message {message_id}\n"));
-        text.push_str(&indented(&timeline_text(events)));
+        text.push_str(&indented(&timeline_text(events, &addresses)));
         text.push('\n');
     }
     text.push_str(&reach_text(trace));
     text
 }
 
-fn timeline_text(events: &[&TraceEvent]) -> String {
+/// Client addresses of the nodes that answered, by node id.
+type Addresses<'a> = BTreeMap<u64, &'a str>;
+
+fn timeline_text(events: &[&TraceEvent], addresses: &Addresses<'_>) -> String {
     let columns = [
         ("TIME", Align::Left),
         ("AFTER", Align::Right),
@@ -133,7 +142,7 @@ fn timeline_text(events: &[&TraceEvent]) -> String {
                 event
                     .attempt
                     .map_or_else(String::new, |attempt| attempt.to_string()),
-                about_text(event),
+                about_text(event, addresses),
             ]
         })
         .collect();
@@ -141,14 +150,14 @@ fn timeline_text(events: &[&TraceEvent]) -> String {
 }
 
 /// Who, why, where to and until when.
-fn about_text(event: &TraceEvent) -> String {
+fn about_text(event: &TraceEvent, addresses: &Addresses<'_>) -> String {
     let quote = |text: &str| escaped(text.as_bytes()).replace('\n', " ");
     let mut parts = Vec::new();
     match (event.session, event.client) {
         (Some(session), _) => parts.push(format!(
             "by {} of session {session} at node {}",
             consumer_text(event),
-            event.node_id.unwrap_or(0)
+            node_text(event.node_id.unwrap_or(0), addresses)
         )),
         (None, Some(client)) => parts.push(format!("pulled by client {client}")),
         (None, None) => {}
@@ -182,6 +191,12 @@ fn about_text(event: &TraceEvent) -> String {
     parts.join(", ")
 }
 
+/// A node by its address, or by its id if it did not answer.
+fn node_text(node_id: u64, addresses: &Addresses<'_>) -> String {
+    let address = addresses.get(&node_id).filter(|address| !address.is_empty());
+    address.map_or_else(|| node_id.to_string(), ToString::to_string)
+}
+
 fn consumer_text(event: &TraceEvent) -> String {
     let number = event.consumer.unwrap_or(0);
     match &event.consumer_name {
@@ -197,9 +212,8 @@ fn reach_text(trace: &Trace) -> String {
     let to = trace.nodes.iter().map(|node| node.read_index).max();
     if let (Some(from), Some(to)) = (from, to) {
         text.push_str(&format!(
-            "as far as journals reach: log index {} ({}) to {to}\n",
-            from.begins_at_index,
-            moment_text(from.begins_at_ms)
+            "as far as journals reach: {} to {to}\n",
+            begin_text(from)
         ));
     }
     for gap in &trace.gaps {
@@ -307,7 +321,7 @@ message 99-0
 message 100-0
   TIME                          AFTER  INDEX  WHAT           QUEUE   ATTEMPT  ABOUT
   1970-01-01T00:00:01.000Z               100  published      jobs             exchange orders, dedup-id=order-9
-  1970-01-01T00:00:01.250Z     +250ms    101  leased         jobs          1  by consumer 1 (worker) of session 7 at node 3, 250ms after the publish, until 1970-01-01T00:00:31.000Z
+  1970-01-01T00:00:01.250Z     +250ms    101  leased         jobs          1  by consumer 1 (worker) of session 7 at node h:1, 250ms after the publish, until 1970-01-01T00:00:31.000Z
   1970-01-01T00:00:04.000Z  +2s 750ms    102  nacked         jobs             \"no such picture\", ready from 1970-01-01T00:00:04.000Z
   1970-01-01T00:00:04.000Z        +0s    102  dead-lettered  jobs             max-deliveries, \"no such picture\", to failed
   1970-01-01T00:00:04.000Z        +0s    102  arrived        failed           from jobs
@@ -318,6 +332,15 @@ there is more than is shown: trace one message by its id
 h:2 does not answer: connection refused
 ";
         assert_eq!(trace_text(&trace()), expected);
+    }
+
+    #[test]
+    fn a_node_that_did_not_answer_is_named_by_its_id() {
+        let addresses = Addresses::from([(3, "h:1")]);
+        assert_eq!(
+            (node_text(3, &addresses), node_text(4, &addresses)),
+            ("h:1".to_owned(), "4".to_owned())
+        );
     }
 
     #[test]
@@ -341,9 +364,15 @@ h:2 does not answer: connection refused
         };
         assert_eq!(
             message,
-            "no journal knows of message 1-0; the journals begin at log index 17, 1970-01-01T00:00:00.100Z"
+            "no journal knows of message 1-0; the journals begin at log index 17 (1970-01-01T00:00:00.100Z)"
         );
         assert!(advice.contains("did not answer"), "{advice}");
+
+        let whole = TracedNode {
+            begins_at_ms: 0,
+            ..node(1)
+        };
+        assert_eq!(begin_text(&whole), "log index 1");
 
         let failure = nothing(&Trace::default(), "message 1-0");
         let Failure::NotFound { message, .. } = failure else {
