@@ -40,7 +40,7 @@ async fn what_a_lost_worker_held_comes_back_although_the_leader_is_lost_too() ->
     let client = cluster.client().await?;
     let mut published = Vec::new();
     for (queue, ..) in QUEUES {
-        client.declare_queue(queue).send().await?;
+        client.declare_queue(queue).max_deliveries(0).send().await?;
         let messages = (0..HELD).map(|number| format!("{queue} {number}").into());
         published.push(client.publish_all(queue, messages).await?.message_ids);
     }
