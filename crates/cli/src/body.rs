@@ -22,6 +22,12 @@ pub(crate) fn escaped(body: &[u8]) -> String {
     text
 }
 
+/// Text for one line of a terminal: escaped, line ends included, so that a
+/// header cannot look like a line of ours.
+pub(crate) fn escaped_line(text: &str) -> String {
+    escaped(text.as_bytes()).replace('\n', "\\n")
+}
+
 /// Name and value of the JSON field: `body`, or `body_base64` if it is not
 /// UTF-8.
 pub(crate) fn json_field(body: &[u8]) -> (&'static str, Value) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorate_client::MessageInfo;
 
-use crate::body::escaped;
+use crate::body::{escaped, escaped_line};
 use crate::moment::{ago, ahead, moment_text, rough};
 use crate::table::{Align, indented, pairs, table};
 use crate::values::bytes;
@@ -54,30 +54,29 @@ fn about_text(message: &MessageInfo, now_ms: u64) -> String {
     if let Some(dead) = &message.dead {
         parts.push(dead.reason.clone());
         if dead.backlog {
-            parts.push("waits for room where dead letters go".to_owned());
+            parts.push("waits for its dead-letter target".to_owned());
         }
     }
     if let Some(origin) = &message.dead_letter {
         parts.push(format!("{} in queue {}", origin.reason, origin.origin_queue));
     }
-    let quote = |text: &String| escaped(text.as_bytes()).replace('\n', " ");
     parts.extend(
         message
             .last_error
             .as_ref()
-            .map(|error| format!("{:?}", quote(error))),
+            .map(|error| format!("\"{}\"", escaped_line(error))),
     );
     parts.extend(
         message
             .group
             .as_ref()
-            .map(|group| format!("group={}", quote(group))),
+            .map(|group| format!("group={}", escaped_line(group))),
     );
     parts.extend(
         message
             .dedup_id
             .as_ref()
-            .map(|id| format!("dedup-id={}", quote(id))),
+            .map(|id| format!("dedup-id={}", escaped_line(id))),
     );
     parts.join(", ")
 }
@@ -91,7 +90,7 @@ pub(crate) fn message_text(message: &MessageInfo, now_ms: u64) -> String {
         ("published", at(message.published_at_ms, now_ms)),
     ];
     let mut add = |name, value: Option<String>| lines.extend(value.map(|value| (name, value)));
-    let told = |text: &Option<String>| text.as_ref().map(|text| escaped(text.as_bytes()));
+    let told = |text: &Option<String>| text.as_ref().map(|text| escaped_line(text));
     add("expires", message.expires_at_ms.map(moment_text));
     add("exchange", told(&message.exchange));
     add("routing key", told(&message.routing_key));
@@ -125,7 +124,7 @@ pub(crate) fn message_text(message: &MessageInfo, now_ms: u64) -> String {
     add("size", Some(bytes(message.content_bytes)));
     for (name, value) in &message.headers {
         let header = format!("{name}={value}");
-        add("header", Some(escaped(header.as_bytes())));
+        add("header", Some(escaped_line(&header)));
     }
     let body = message.body.as_ref().map(|body| indented(&escaped(body)));
     pairs(&lines) + &body.unwrap_or_default()
@@ -151,7 +150,7 @@ fn state_text(message: &MessageInfo, now_ms: u64) -> String {
     }
     match &message.dead {
         Some(dead) if dead.backlog => format!(
-            "{state} since {}: {}, waits for room where dead letters go",
+            "{state} since {}: {}, waits for its dead-letter target",
             moment_text(dead.since_ms),
             dead.reason
         ),
@@ -238,7 +237,7 @@ MESSAGE  STATE    AGE  SIZE  PRIORITY  ATTEMPTS  ABOUT
 17-0     ready     1m  12 B         0         0
 17-0     delayed   1m  12 B         0         0  ready in 1m, dedup-id=order-9
 17-0     leased    1m  12 B         0         0  until 1970-01-01T00:01:30.000Z, group=tenant-a
-17-0     dead      1m  12 B         0         5  max-deliveries, waits for room where dead letters go, \"no such picture\"
+17-0     dead      1m  12 B         0         5  max-deliveries, waits for its dead-letter target, \"no\\nsuch picture\"
 ";
         assert_eq!(list_text(&every_state(), 61_000), expected);
     }
@@ -251,7 +250,7 @@ MESSAGE  STATE    AGE  SIZE  PRIORITY  ATTEMPTS  ABOUT
                 reason: "rejected".to_owned(),
                 attempts: 2,
                 first_error: None,
-                last_error: Some("too \x1b[31mred".to_owned()),
+                last_error: Some("too \x1b[31mred\nheader x=y".to_owned()),
                 at_ms: 1_500,
             }),
             body: Some("resize 17.png\nnow".into()),
@@ -272,7 +271,7 @@ attempts          0
 leases            0
 came from         queue jobs, 1970-01-01T00:00:01.500Z, 500ms ago
 as                rejected after 2 attempts
-last error there  too \\u{1b}[31mred
+last error there  too \\u{1b}[31mred\\nheader x=y
 size              12 B
 header            trace=a1b2
   resize 17.png
@@ -291,7 +290,7 @@ header            trace=a1b2
             "ready",
             "delayed, ready in 1m at 1970-01-01T00:02:01.000Z",
             "leased until 1970-01-01T00:01:30.000Z by consumer 1 of session 7 at node 3",
-            "dead since 1970-01-01T00:00:02.000Z: max-deliveries, waits for room where dead letters go",
+            "dead since 1970-01-01T00:00:02.000Z: max-deliveries, waits for its dead-letter target",
         ];
         assert_eq!(states, expected);
     }

@@ -213,7 +213,7 @@ fn show_text(queue: &QueueInfo, now_ms: u64) -> String {
     let dead = match counts.dead_letter_backlog {
         0 => count(counts.dead),
         waiting => format!(
-            "{}, of which {waiting} wait for room where dead letters go",
+            "{}, of which {waiting} wait for their dead-letter target",
             counts.dead
         ),
     };
@@ -395,7 +395,7 @@ jobs       7        0       0     3  2.0 KiB          2  paused
             "backoff           1s doubling to 1m",
             "  ready      7, oldest published 1m 30s ago",
             "  leased     0",
-            "  dead       3, of which 2 wait for room where dead letters go",
+            "  dead       3, of which 2 wait for their dead-letter target",
             "  consumers  2, active: worker 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line:?} in\n{text}");
