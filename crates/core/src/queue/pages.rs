@@ -7,7 +7,7 @@
 //! costs one handle for 4,096 items, and holding one costs a copy of what
 //! changes meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -28,8 +28,8 @@ type Shelf<T> = Sparse<Arc<Page<T>>>;
 pub(crate) struct Sparse<T> {
     /// Bit *n* says that there is an item of number *n*.
     present: u64,
-    /// Those, in order.
-    items: Vec<T>,
+    /// Those, in order. Most go from the front: that moves none of the others.
+    items: VecDeque<T>,
 }
 
 const ITEMS: u64 = u64::BITS as u64;
@@ -152,7 +152,7 @@ impl<T> Sparse<T> {
             return None;
         }
         self.present &= !bit(number);
-        Some(self.items.remove(self.rank(number)))
+        self.items.remove(self.rank(number))
     }
 
     pub(crate) fn items_mut(&mut self) -> impl Iterator<Item = &mut T> {
@@ -199,7 +199,7 @@ impl<T> Default for Sparse<T> {
     fn default() -> Self {
         Self {
             present: 0,
-            items: Vec::new(),
+            items: VecDeque::new(),
         }
     }
 }
@@ -303,7 +303,7 @@ mod tests {
             9_999,
             Page {
                 present: 3,
-                items: vec![record(0)]
+                items: VecDeque::from([record(0)])
             }
         ));
     }
