@@ -74,6 +74,14 @@ mod tests {
     }
 
     #[test]
+    fn a_header_stays_on_its_line() {
+        assert_eq!(
+            escaped_line("a\nstate  ready\x1b[2J"),
+            r"a\nstate  ready\u{1b}[2J"
+        );
+    }
+
+    #[test]
     fn a_body_cannot_take_over_the_terminal() {
         assert_eq!(escaped("häuser\n\tx".as_bytes()), "häuser\n\tx");
         assert_eq!(escaped(b"\x1b[2J"), "\\u{1b}[2J");

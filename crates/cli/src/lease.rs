@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use quorate_client::Delivery;
 
-use crate::body::escaped;
+use crate::body::{escaped, escaped_line};
 use crate::exit::Failure;
 use crate::json;
 use crate::options::{Context, Options};
@@ -59,11 +59,7 @@ fn text(delivery: &Delivery) -> String {
         delivery.attempt()
     );
     for (name, value) in delivery.headers() {
-        text.push_str(&format!(
-            "  {}={}",
-            escaped(name.as_bytes()),
-            escaped(value.as_bytes())
-        ));
+        text.push_str(&format!("  {}={}", escaped_line(name), escaped_line(value)));
     }
     for (name, value) in [
         ("exchange", delivery.exchange()),
@@ -72,11 +68,11 @@ fn text(delivery: &Delivery) -> String {
         ("dedup id", delivery.dedup_id()),
     ] {
         if let Some(value) = value {
-            text.push_str(&format!("\n  {name}: {}", escaped(value.as_bytes())));
+            text.push_str(&format!("\n  {name}: {}", escaped_line(value)));
         }
     }
     if let Some(error) = delivery.last_error() {
-        text.push_str(&format!("\n  last error: {}", escaped(error.as_bytes())));
+        text.push_str(&format!("\n  last error: {}", escaped_line(error)));
     }
     if let Some(info) = delivery.dead_letter_info() {
         text.push_str(&format!(

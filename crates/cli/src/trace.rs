@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 use quorate_client::{Trace, TraceEvent, Traced, TracedNode};
 
-use crate::body::escaped;
+use crate::body::escaped_line;
 use crate::cluster::silence_text;
 use crate::exit::Failure;
 use crate::json;
@@ -151,7 +151,6 @@ fn timeline_text(events: &[&TraceEvent], addresses: &Addresses<'_>) -> String {
 
 /// Who, why, where to and until when.
 fn about_text(event: &TraceEvent, addresses: &Addresses<'_>) -> String {
-    let quote = |text: &str| escaped(text.as_bytes()).replace('\n', " ");
     let mut parts = Vec::new();
     match (event.session, event.client) {
         (Some(session), _) => parts.push(format!(
@@ -176,10 +175,15 @@ fn about_text(event: &TraceEvent, addresses: &Addresses<'_>) -> String {
         event
             .dedup_id
             .as_ref()
-            .map(|id| format!("dedup-id={}", quote(id))),
+            .map(|id| format!("dedup-id={}", escaped_line(id))),
     );
-    parts.extend(event.reason.as_ref().map(|reason| quote(reason)));
-    parts.extend(event.error.as_ref().map(|error| format!("{:?}", quote(error))));
+    parts.extend(event.reason.as_ref().map(|reason| escaped_line(reason)));
+    parts.extend(
+        event
+            .error
+            .as_ref()
+            .map(|error| format!("\"{}\"", escaped_line(error))),
+    );
     if !event.queues.is_empty() {
         let direction = if event.change == "arrived" { "from" } else { "to" };
         parts.push(format!("{direction} {}", event.queues.join(", ")));
@@ -200,7 +204,7 @@ fn node_text(node_id: u64, addresses: &Addresses<'_>) -> String {
 fn consumer_text(event: &TraceEvent) -> String {
     let number = event.consumer.unwrap_or(0);
     match &event.consumer_name {
-        Some(name) => format!("consumer {number} ({})", escaped(name.as_bytes())),
+        Some(name) => format!("consumer {number} ({})", escaped_line(name)),
         None => format!("consumer {number}"),
     }
 }
@@ -276,13 +280,13 @@ mod tests {
                 ..event("100-0", 101, 1_250, "leased")
             },
             TraceEvent {
-                error: Some("no such\npicture".to_owned()),
+                error: Some("no\nsuch picture".to_owned()),
                 until_ms: Some(4_000),
                 ..event("100-0", 102, 4_000, "nacked")
             },
             TraceEvent {
                 reason: Some("max-deliveries".to_owned()),
-                error: Some("no such\npicture".to_owned()),
+                error: Some("no\nsuch picture".to_owned()),
                 queues: vec!["failed".to_owned()],
                 ..event("100-0", 102, 4_000, "dead-lettered")
             },
@@ -322,8 +326,8 @@ message 100-0
   TIME                          AFTER  INDEX  WHAT           QUEUE   ATTEMPT  ABOUT
   1970-01-01T00:00:01.000Z               100  published      jobs             exchange orders, dedup-id=order-9
   1970-01-01T00:00:01.250Z     +250ms    101  leased         jobs          1  by consumer 1 (worker) of session 7 at node h:1, 250ms after the publish, until 1970-01-01T00:00:31.000Z
-  1970-01-01T00:00:04.000Z  +2s 750ms    102  nacked         jobs             \"no such picture\", ready from 1970-01-01T00:00:04.000Z
-  1970-01-01T00:00:04.000Z        +0s    102  dead-lettered  jobs             max-deliveries, \"no such picture\", to failed
+  1970-01-01T00:00:04.000Z  +2s 750ms    102  nacked         jobs             \"no\\nsuch picture\", ready from 1970-01-01T00:00:04.000Z
+  1970-01-01T00:00:04.000Z        +0s    102  dead-lettered  jobs             max-deliveries, \"no\\nsuch picture\", to failed
   1970-01-01T00:00:04.000Z        +0s    102  arrived        failed           from jobs
 
 as far as journals reach: log index 17 (1970-01-01T00:00:00.100Z) to 120
