@@ -40,7 +40,7 @@ async fn what_a_lost_worker_held_comes_back_although_the_leader_is_lost_too() ->
     let client = cluster.client().await?;
     let mut published = Vec::new();
     for (queue, ..) in QUEUES {
-        client.declare_queue(queue).max_deliveries(0).send().await?;
+        client.declare_queue(queue).send().await?;
         let messages = (0..HELD).map(|number| format!("{queue} {number}").into());
         published.push(client.publish_all(queue, messages).await?.message_ids);
     }
@@ -107,6 +107,12 @@ async fn what_a_lost_worker_held_comes_back_although_the_leader_is_lost_too() ->
 async fn came_back(client: &Client, message: &str, way: Way, lease: Duration) -> Result<()> {
     let trace = client.trace(message).await?;
     verdict(&traces_are_lives(&trace.events))?;
+    let leases = trace.events.iter().filter(|event| event.change == "leased");
+    ensure!(
+        leases.count() == 1,
+        "it was given to the lost worker again: {:?}",
+        trace.events
+    );
     let mut last = trace.events.iter().rev();
     let (end, begin) = last.next().zip(last.next()).context("no trace")?;
     let of_session = end.change == "session-ended" && begin.session.is_some();

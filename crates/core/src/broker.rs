@@ -285,6 +285,8 @@ impl Broker {
             } => self.set_credit(*session, *consumer, *credit),
             Command::NodeUp { node, incarnation } => self.node_up(*node, *incarnation),
             Command::NodeDown { node, incarnation } => self.node_down(*node, *incarnation),
+            Command::DetachSession { session, epoch } => self.detach_session(*session, *epoch),
+            Command::NodeSilent { node, incarnation } => self.node_silent(*node, *incarnation),
             Command::Tick => Ok(Reply::Done),
             Command::PauseQueue { name, paused } => self.pause_queue(name, *paused),
             Command::DeclareExchange { name, kind, settings } => {

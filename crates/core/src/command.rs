@@ -188,6 +188,23 @@ pub enum Command {
         /// In order.
         publishes: Vec<Publish>,
     },
+    /// A session has lost its connection and may be resumed: it is given nothing,
+    /// keeps what it holds, and ends after
+    /// [`SESSION_GRACE`](crate::limits::SESSION_GRACE) unless it is attached again.
+    DetachSession {
+        /// The session.
+        session: SessionId,
+        /// From the outcome of the attach.
+        epoch: u64,
+    },
+    /// A node is not heard of: the sessions of that life and of earlier ones are
+    /// detached, and waiting leases of its callers are given up.
+    NodeSilent {
+        /// The node.
+        node: NodeId,
+        /// The life that fell silent.
+        incarnation: Incarnation,
+    },
     /// Does something with certain messages of a queue, with each by itself.
     Operate {
         /// The queue that holds them.

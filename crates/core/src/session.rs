@@ -38,7 +38,7 @@ pub(crate) struct SessionHead {
     pub(crate) node: NodeId,
     pub(crate) incarnation: Incarnation,
     pub(crate) epoch: u64,
-    /// Its node's life is over; it ends here if nobody attaches it.
+    /// It has no connection; it ends here if nobody attaches it.
     pub(crate) orphaned_until: Option<Timestamp>,
 }
 
@@ -193,15 +193,35 @@ impl Broker {
     }
 
     pub(crate) fn close_session(&mut self, id: SessionId, epoch: u64) -> Outcome {
-        if self
-            .sessions
-            .by_id
-            .get(&id)
-            .is_some_and(|session| session.head.epoch == epoch)
-        {
+        if self.is_of_epoch(id, epoch) {
             self.end_session(id);
         }
         Ok(Reply::Done)
+    }
+
+    pub(crate) fn detach_session(&mut self, id: SessionId, epoch: u64) -> Outcome {
+        if self.is_of_epoch(id, epoch) {
+            self.orphan(id);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// The session exists, and was not attached again since.
+    fn is_of_epoch(&self, id: SessionId, epoch: u64) -> bool {
+        let session = self.sessions.by_id.get(&id);
+        session.is_some_and(|session| session.head.epoch == epoch)
+    }
+
+    /// A session has no connection for the moment. If it has none already, its
+    /// grace goes on.
+    fn orphan(&mut self, id: SessionId) {
+        let until = self.now.after(limits::SESSION_GRACE);
+        let session = self.sessions.by_id.get_mut(&id).expect("the caller saw it");
+        if session.head.orphaned_until.is_none() {
+            session.head.orphaned_until = Some(until);
+            self.deadlines.insert(until, Due::Orphan { session: id });
+            self.refresh_takers(id);
+        }
     }
 
     /// Its consumers go and its leases are released.
@@ -244,29 +264,29 @@ impl Broker {
         }
         self.nodes.insert(node, incarnation);
         self.give_up_waiters_of(node);
-        let until = self.now.after(limits::SESSION_GRACE);
         for id in self.sessions.on_node(node).collect::<Vec<_>>() {
-            let session = self
-                .sessions
-                .by_id
-                .get_mut(&id)
-                .expect("the index knows only what is there");
-            if session.head.orphaned_until.is_none() {
-                session.head.orphaned_until = Some(until);
-                self.deadlines.insert(until, Due::Orphan { session: id });
-                self.refresh_takers(id);
-            }
+            self.orphan(id);
         }
         Ok(Reply::Done)
     }
 
+    pub(crate) fn node_silent(&mut self, node: NodeId, incarnation: Incarnation) -> Outcome {
+        self.end_life(node, incarnation, Self::orphan)
+    }
+
     pub(crate) fn node_down(&mut self, node: NodeId, incarnation: Incarnation) -> Outcome {
+        self.end_life(node, incarnation, Self::end_session)
+    }
+
+    /// Nobody waits on that life of a node any more, and its sessions end in some
+    /// way.
+    fn end_life(&mut self, node: NodeId, incarnation: Incarnation, end: fn(&mut Self, SessionId)) -> Outcome {
         if self.nodes.get(&node).is_none_or(|known| *known <= incarnation) {
             self.give_up_waiters_of(node);
         }
         for id in self.sessions.on_node(node).collect::<Vec<_>>() {
             if self.sessions.by_id[&id].head.incarnation <= incarnation {
-                self.end_session(id);
+                end(self, id);
             }
         }
         Ok(Reply::Done)

@@ -153,6 +153,8 @@ fn requests() -> Vec<Request> {
         },
         Command::NodeUp { node, incarnation },
         Command::NodeDown { node, incarnation },
+        Command::NodeSilent { node, incarnation },
+        Command::DetachSession { session, epoch: 4 },
         Command::Tick,
         Command::PauseQueue {
             name: queue(),

@@ -20,9 +20,9 @@
 //! | `bind`, `unbind` NAME QUEUE or `exchange=`NAME [key=] [all= any=] | all, any: `name:value,name,…` |
 //! | `lease` QUEUE [max= lease= wait= node=] | |
 //! | `ack release` GRANT…, `nack` GRANT… [delay= reason=], `reject` GRANT… [reason=], `extend` GRANT… [lease=] | |
-//! | `attach` SESSION [node= life=], `close` SESSION [epoch=] | epoch: the last one unless given |
+//! | `attach` SESSION [node= life=], `close`, `detach` SESSION [epoch=] | epoch: the last one unless given |
 //! | `consume` SESSION QUEUE [consumer= credit= lease= name= priority=], `cancel` SESSION, `credit` SESSION N | |
-//! | `node-up`, `node-down` NODE life= | |
+//! | `node-up`, `node-silent`, `node-down` NODE life= | |
 //! | `tick` [SPAN] | lets time pass and applies an entry |
 //! | `wait` SPAN | lets time pass |
 //! | `begin`, `commit` | what is between goes into one entry |
@@ -860,12 +860,13 @@ impl Script {
                 node: NodeId(number(&mut args, "node", 1)?),
                 incarnation: Incarnation(number(&mut args, "life", 1)?),
             },
-            "close" => {
+            "close" | "detach" => {
                 let session = session(&mut args)?;
                 let last = self.epochs.get(&session).copied().unwrap_or(0);
-                Command::CloseSession {
-                    session,
-                    epoch: number(&mut args, "epoch", last)?,
+                let epoch = number(&mut args, "epoch", last)?;
+                match command.name.as_str() {
+                    "close" => Command::CloseSession { session, epoch },
+                    _ => Command::DetachSession { session, epoch },
                 }
             }
             "consume" => Command::Consume {
@@ -886,11 +887,12 @@ impl Script {
                 consumer: consumer(&mut args)?,
                 credit: args.next_pos().ok_or("credit?")?.parse()?,
             },
-            "node-up" | "node-down" => {
+            "node-up" | "node-silent" | "node-down" => {
                 let node = NodeId(args.next_pos().ok_or("node?")?.parse()?);
                 let incarnation = Incarnation(number(&mut args, "life", 1)?);
                 match command.name.as_str() {
                     "node-up" => Command::NodeUp { node, incarnation },
+                    "node-silent" => Command::NodeSilent { node, incarnation },
                     _ => Command::NodeDown { node, incarnation },
                 }
             }

@@ -524,6 +524,9 @@ fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(node, life)| Command::NodeUp { node, incarnation: Incarnation(life) }),
         1 => (node(), 1..4_u64)
             .prop_map(|(node, life)| Command::NodeDown { node, incarnation: Incarnation(life) }),
+        1 => (node(), 1..4_u64)
+            .prop_map(|(node, life)| Command::NodeSilent { node, incarnation: Incarnation(life) }),
+        1 => (session(), 1..6_u64).prop_map(|(session, epoch)| Command::DetachSession { session, epoch }),
         1 => Just(Command::Tick),
         1 => (queue(), any::<bool>()).prop_map(|(name, paused)| Command::PauseQueue { name, paused }),
         1 => (exchange(), kind(), exchange_patch())

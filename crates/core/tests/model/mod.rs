@@ -491,19 +491,18 @@ impl Model {
                 Ok(Reply::Done)
             }
             Command::NodeDown { node, incarnation } => {
-                if self.known(*node).is_none_or(|known| known <= *incarnation) {
-                    self.give_up_waiters(*node);
-                }
-                let mut ending: Vec<SessionId> = self
-                    .sessions
-                    .iter()
-                    .filter(|s| s.node == *node && s.incarnation <= *incarnation)
-                    .map(|s| s.id)
-                    .collect();
-                ending.sort();
-                for session in ending {
+                for session in self.life_ends(*node, *incarnation) {
                     self.end_session(session);
                 }
+                Ok(Reply::Done)
+            }
+            Command::NodeSilent { node, incarnation } => {
+                let silent = self.life_ends(*node, *incarnation);
+                self.orphan(|session| silent.contains(&session.id));
+                Ok(Reply::Done)
+            }
+            Command::DetachSession { session, epoch } => {
+                self.orphan(|s| s.id == *session && s.epoch == *epoch);
                 Ok(Reply::Done)
             }
             Command::Tick => Ok(Reply::Done),
@@ -1098,10 +1097,25 @@ impl Model {
         self.nodes.retain(|(known, _)| *known != node);
         self.nodes.push((node, incarnation));
         self.give_up_waiters(node);
-        for session in self.sessions.iter_mut().filter(|s| s.node == node) {
+        self.orphan(|session| session.node == node);
+    }
+
+    fn orphan(&mut self, orphaned: impl Fn(&Session) -> bool) {
+        for session in self.sessions.iter_mut().filter(|session| orphaned(session)) {
             session.orphaned_until.get_or_insert(self.now + SESSION_GRACE);
         }
         self.depose();
+    }
+
+    /// Gives up who waits on a life of a node and before. Its sessions, by id.
+    fn life_ends(&mut self, node: NodeId, incarnation: Incarnation) -> Vec<SessionId> {
+        if self.known(node).is_none_or(|known| known <= incarnation) {
+            self.give_up_waiters(node);
+        }
+        let of_it = |s: &&Session| s.node == node && s.incarnation <= incarnation;
+        let mut sessions: Vec<SessionId> = self.sessions.iter().filter(of_it).map(|s| s.id).collect();
+        sessions.sort();
+        sessions
     }
 
     fn give_up_waiters(&mut self, node: NodeId) {

@@ -85,21 +85,27 @@ impl Broker {
         self.done(None, command).await
     }
 
-    /// A connection is gone. What is kept for its client, or cannot be ended
-    /// now, is ended by [`nodes::end_abandoned`](crate::nodes::end_abandoned).
+    /// A connection is gone. What is kept for its client is given nothing until
+    /// that comes back. If nobody can be told of either now,
+    /// [`nodes::end_abandoned`](crate::nodes::end_abandoned) ends it.
     pub(crate) fn end_session(&self, session: SessionId, epoch: u64, outbox: &Arc<Outbox>, keep: bool) {
         self.dispatch().unregister(session, outbox);
-        if keep || self.is_draining() {
-            return;
-        }
+        let command = if keep || self.is_draining() {
+            Command::DetachSession { session, epoch }
+        } else {
+            Command::CloseSession { session, epoch }
+        };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let broker = self.clone();
-            runtime.spawn(async move { broker.close_session(session, epoch).await });
+            runtime.spawn(async move { broker.insist(command).await });
         }
     }
 
     pub(crate) async fn close_session(&self, session: SessionId, epoch: u64) {
-        let command = Command::CloseSession { session, epoch };
+        self.insist(Command::CloseSession { session, epoch }).await;
+    }
+
+    async fn insist(&self, command: Command) {
         forward::insist(self, Request { id: None, command }, Duration::from_secs(10)).await;
     }
 }
