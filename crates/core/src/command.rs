@@ -1,6 +1,7 @@
 //! What the log holds: entries, each a [batch](crate::batch) of the commands of many clients.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -396,6 +397,16 @@ pub enum Selector {
     Message(MessageId),
     /// By dedup id: the message in the queue that was published with it last.
     DedupId(String),
+}
+
+/// As it is said of a message: `message 17-0`, `message with dedup id order-9`.
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Message(id) => id.fmt(f),
+            Self::DedupId(dedup_id) => write!(f, "with dedup id {dedup_id}"),
+        }
+    }
 }
 
 /// What an operator does with a message. None touches a message that is leased.

@@ -60,13 +60,13 @@ macro_rules! name {
 name! {
     /// Name of a queue: 1 to 255 bytes, printable (no control characters, no
     /// leading or trailing white space).
-    QueueName, "queue name"
+    QueueName, "a queue name"
 }
 
 name! {
     /// Name of an exchange; the same rules as for queues, and a space of names
     /// of its own.
-    ExchangeName, "exchange name"
+    ExchangeName, "an exchange name"
 }
 
 /// One queue, among all that ever had its name: the log index of its declare
@@ -142,13 +142,13 @@ pub struct RequestId {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// A name has a length outside 1 to 255 bytes.
-    #[error("a {0} has 1 to 255 bytes, this one has {1}")]
+    #[error("{0} has 1 to 255 bytes, this one has {1}")]
     NameLength(&'static str, usize),
     /// A name has a control character, or white space at an end.
-    #[error("a {0} has printable characters only and no white space at its ends: {1:?}")]
+    #[error("{0} has printable characters only and no white space at its ends: {1:?}")]
     NameCharacter(&'static str, String),
     /// A token or message id is not of its text form.
-    #[error("{what} is malformed: {text:?}")]
+    #[error("{text:?} is not {what}")]
     Malformed {
         /// What was expected.
         what: &'static str,
@@ -229,7 +229,7 @@ impl FromStr for MessageId {
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let malformed = || ParseError::Malformed {
-            what: "message id",
+            what: "a message id, which is like 17-0",
             text: shortened(text),
         };
         let (index, number) = text.split_once('-').ok_or_else(malformed)?;
@@ -245,7 +245,7 @@ impl FromStr for Token {
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let malformed = || ParseError::Malformed {
-            what: "token",
+            what: "a token of a delivery",
             text: shortened(text),
         };
         let mut parts = text.split('.');
@@ -271,5 +271,24 @@ mod tests {
     fn a_long_malformed_token_is_not_echoed_whole() {
         let error = "9".repeat(100_000).parse::<Token>().unwrap_err();
         assert!(error.to_string().len() < 300, "{error}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_text_is_a_sentence() {
+        let told = [
+            QueueName::new("").unwrap_err(),
+            ExchangeName::new(" x").unwrap_err(),
+            "17".parse::<MessageId>().unwrap_err(),
+            "x".parse::<Token>().unwrap_err(),
+        ];
+        assert_eq!(
+            told.map(|error| error.to_string()),
+            [
+                "a queue name has 1 to 255 bytes, this one has 0",
+                "an exchange name has printable characters only and no white space at its ends: \" x\"",
+                "\"17\" is not a message id, which is like 17-0",
+                "\"x\" is not a token of a delivery",
+            ]
+        );
     }
 }

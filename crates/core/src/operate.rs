@@ -116,7 +116,7 @@ impl Broker {
         let record = self.record(queue, position);
         let id = record.id;
         if let State::Leased(_) = record.state {
-            return Err(record.refused("it is leased: wait until its holder settles it, or its lease ends"));
+            return Err(record.refused("wait until its holder settles it, or its lease ends"));
         }
         match operation {
             Operation::Delete => self.remove(queue, position, Exit::Deleted),
@@ -146,10 +146,7 @@ impl Broker {
         let queue = self.held(queue);
         queue.find(selector).ok_or_else(|| Rejection::MessageNotFound {
             queue: queue.head.name.clone(),
-            message: match selector {
-                Selector::Message(id) => id.to_string(),
-                Selector::DedupId(dedup_id) => dedup_id.clone(),
-            },
+            message: selector.clone(),
         })
     }
 

@@ -1,7 +1,10 @@
 //! What a command answers, equal on all nodes.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
+use crate::command::Selector;
 use crate::effect::Leased;
 use crate::ids::{ExchangeName, MessageId, QueueName, Timestamp};
 
@@ -146,7 +149,7 @@ pub enum Rejection {
         differing: Vec<String>,
     },
     /// `if_empty` and it is not.
-    #[error("queue {queue} is not empty: it holds {count} message(s)")]
+    #[error("queue {queue} is not empty: it holds {}", counted(*count, "message"))]
     QueueNotEmpty {
         /// The queue.
         queue: QueueName,
@@ -154,7 +157,7 @@ pub enum Rejection {
         count: u64,
     },
     /// `if_unused` and it is not.
-    #[error("queue {queue} is in use: it has {consumers} consumer(s)")]
+    #[error("queue {queue} is in use: it has {}", counted(*consumers, "consumer"))]
     QueueInUse {
         /// The queue.
         queue: QueueName,
@@ -201,7 +204,7 @@ pub enum Rejection {
         differing: Vec<String>,
     },
     /// `if_unused` and it is not.
-    #[error("exchange {exchange} is in use: {bindings} binding(s) lead from or to it")]
+    #[error("exchange {exchange} is in use: {} from or to it", counted(*bindings, "binding"))]
     ExchangeInUse {
         /// The exchange.
         exchange: ExchangeName,
@@ -221,11 +224,11 @@ pub enum Rejection {
     MessageNotFound {
         /// The queue.
         queue: QueueName,
-        /// The id, or the dedup id.
-        message: String,
+        /// How it was asked for.
+        message: Selector,
     },
     /// The message is in a state in which this cannot be done.
-    #[error("message {message} is {state:?}: {problem}")]
+    #[error("message {message} is {state}: {problem}")]
     WrongState {
         /// The message.
         message: MessageId,
@@ -245,4 +248,50 @@ pub enum Rejection {
         /// Why.
         cause: Box<Rejection>,
     },
+}
+
+impl MessageState {
+    /// The state in a word, such as `dead-lettered`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Delayed => "delayed",
+            Self::Leased => "leased",
+            Self::Dead => "dead",
+            Self::Gone(Exit::Acked) => "acked",
+            Self::Gone(Exit::Expired) => "expired",
+            Self::Gone(Exit::DeadLettered) => "dead-lettered",
+            Self::Gone(Exit::Dropped) => "dropped",
+            Self::Gone(Exit::Deleted) => "deleted",
+            Self::Gone(Exit::Moved) => "moved",
+        }
+    }
+}
+
+impl fmt::Display for MessageState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// `1 message`, `2 messages`.
+fn counted(count: u64, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_agree_with_their_nouns() {
+        let told = |count| {
+            let queue = QueueName::new("jobs").unwrap();
+            Rejection::QueueNotEmpty { queue, count }.to_string()
+        };
+        assert_eq!(told(1), "queue jobs is not empty: it holds 1 message");
+        assert_eq!(told(2), "queue jobs is not empty: it holds 2 messages");
+    }
 }

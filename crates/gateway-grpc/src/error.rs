@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use prost::Message as _;
 use quorate_node::BrokerError;
-use quorate_node::types::{LeaderInfo, MembershipError, Rejection};
+use quorate_node::types::{LeaderInfo, MembershipError, Rejection, Selector};
 use quorate_proto::v1::{ERROR_DETAIL_TYPE_URL, ErrorDetail, NodeAddress, Reason};
 use tonic::{Code, Status};
-
-use crate::convert;
 
 /// `google.rpc.Status`, as the status details carry it (AIP-193).
 #[derive(Clone, PartialEq, prost::Message)]
@@ -192,12 +190,15 @@ fn rejection_context(rejection: &Rejection) -> BTreeMap<String, String> {
         } => {
             vec![pair("exchange", exchange), pair("routing_key", routing_key)]
         }
-        Rejection::MessageNotFound { queue, message } => vec![pair("queue", queue), pair("message", message)],
+        Rejection::MessageNotFound { queue, message } => vec![
+            pair("queue", queue),
+            match message {
+                Selector::Message(id) => pair("message", id),
+                Selector::DedupId(dedup_id) => pair("dedup_id", dedup_id),
+            },
+        ],
         Rejection::WrongState { message, state, .. } => {
-            vec![
-                pair("message", message),
-                pair("state", &convert::state_name(*state)),
-            ]
+            vec![pair("message", message), pair("state", state)]
         }
         Rejection::TransactionRefused { part, cause } => return refusal_context(part, cause),
     };
@@ -280,5 +281,23 @@ mod tests {
         assert_eq!(detail.reason(), Reason::WrongState);
         assert_eq!(detail.context["state"], "leased");
         assert_eq!(detail.context["message"], "7-1");
+        assert_eq!(detail.message, "message 7-1 is leased: it is held");
+    }
+
+    #[test]
+    fn a_missing_message_is_named_as_it_was_asked_for() {
+        let missing = |message| {
+            let queue = QueueName::new("jobs").unwrap();
+            rejection(Rejection::MessageNotFound { queue, message })
+        };
+        let by_id = missing(Selector::Message(MessageId { index: 7, number: 1 }));
+        assert_eq!(by_id.message, "queue jobs holds no message 7-1");
+        assert_eq!(by_id.context["message"], "7-1");
+        let by_dedup_id = missing(Selector::DedupId("order-9".to_owned()));
+        assert_eq!(
+            by_dedup_id.message,
+            "queue jobs holds no message with dedup id order-9"
+        );
+        assert_eq!(by_dedup_id.context["dedup_id"], "order-9");
     }
 }

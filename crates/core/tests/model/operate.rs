@@ -77,10 +77,7 @@ impl Model {
         let Some(i) = self.selected(queue, selector) else {
             return Err(Rejection::MessageNotFound {
                 queue: self.queues[self.by_id(queue)].name.clone(),
-                message: match selector {
-                    Selector::Message(id) => id.to_string(),
-                    Selector::DedupId(dedup_id) => dedup_id.clone(),
-                },
+                message: selector.clone(),
             });
         };
         let message = self.messages[i].clone();

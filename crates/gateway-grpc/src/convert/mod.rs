@@ -84,22 +84,6 @@ pub(crate) fn commit(position: Position) -> v1::Commit {
     }
 }
 
-/// The state in a word, as a person reads it.
-pub(crate) fn state_name(state: MessageState) -> &'static str {
-    match state {
-        MessageState::Ready => "ready",
-        MessageState::Delayed => "delayed",
-        MessageState::Leased => "leased",
-        MessageState::Dead => "dead",
-        MessageState::Gone(Exit::Acked) => "acked",
-        MessageState::Gone(Exit::Expired) => "expired",
-        MessageState::Gone(Exit::DeadLettered) => "dead-lettered",
-        MessageState::Gone(Exit::Dropped) => "dropped",
-        MessageState::Gone(Exit::Deleted) => "deleted",
-        MessageState::Gone(Exit::Moved) => "moved",
-    }
-}
-
 fn state(state: MessageState) -> v1::MessageState {
     match state {
         MessageState::Ready => v1::MessageState::Ready,

@@ -211,7 +211,7 @@ async fn of_browsing() {
             message_ids: vec![id.to_owned()],
             ..v1::MessageFilter::default()
         };
-        refuse(ids, "message_id", "malformed").await;
+        refuse(ids, "message_id", "is not a message id").await;
     }
     let page = v1::BrowseRequest {
         queue: "jobs".to_owned(),
@@ -246,7 +246,13 @@ async fn of_operations() {
     refuse(vec![], delete(), "messages", "1 to 4096, not 0").await;
     let many = vec![selector("1-0"); MESSAGES_MAX + 1];
     refuse(many, delete(), "messages", "1 to 4096, not 4097").await;
-    refuse(vec![selector("one")], delete(), "message_id", "malformed").await;
+    refuse(
+        vec![selector("one")],
+        delete(),
+        "message_id",
+        "is not a message id",
+    )
+    .await;
     let nowhere = Operation::Move(v1::Move { to: String::new() });
     refuse(vec![selector("1-0")], Some(nowhere), "to", "1 to 255").await;
 
@@ -309,7 +315,7 @@ async fn of_transactions() {
         verdict: Some(v1::settlement::Verdict::Ack(v1::Ack {})),
     };
     refuse(vec![], vec![], "settlements", "at least one").await;
-    refuse(vec![ack("x")], vec![], "token", "malformed").await;
+    refuse(vec![ack("x")], vec![], "token", "is not a token").await;
     let many = vec![ack("1.1.1.1"); MESSAGES_MAX + 1];
     refuse(many, vec![], "settlements", "1 to 4096, not 4097").await;
     let half = || publish("jobs", vec![message("x"); MESSAGES_MAX / 2 + 1]);

@@ -86,10 +86,7 @@ impl Broker {
         let (index, found) = self.look(local, find).await?;
         let not_found = || Rejection::MessageNotFound {
             queue: queue.clone(),
-            message: match selector {
-                Selector::Message(id) => id.to_string(),
-                Selector::DedupId(id) => id.clone(),
-            },
+            message: selector.clone(),
         };
         let view = found?.ok_or_else(not_found)?;
         let mut seen = Seen { view, content: None };
