@@ -115,6 +115,9 @@ impl Broker {
             continues,
             ..
         } = redrive;
+        if let (true, Some(to)) = (chosen.is_empty(), &to) {
+            self.check_exists(to)?;
+        }
         let operation = Operation::Redrive { to, continues };
         let Some(operated) = self.operate_chosen(id, queue, &chosen, operation).await? else {
             return Ok(Redriven {
@@ -125,6 +128,15 @@ impl Broker {
         };
         let next = operated.next(from, page.next);
         Ok(operated.redriven(&chosen, continues, next))
+    }
+
+    /// What the command would have checked, had there been one.
+    fn check_exists(&self, queue: &QueueName) -> Result<(), Rejection> {
+        let exists = |state: &quorate_core::Broker| state.settings(queue).is_some();
+        if self.consensus().with_state(exists) {
+            return Ok(());
+        }
+        Err(Rejection::QueueNotFound(queue.clone()))
     }
 
     /// Puts messages that a redrive set free, and that still wait in this queue

@@ -109,6 +109,24 @@ async fn headers_choose_what_is_set_free_and_it_can_be_put_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redrive_to_a_queue_that_is_not_there_is_refused_even_if_it_chose_nothing() {
+    let nodes = Nodes::start(1).await;
+    let broker = nodes.leader().await;
+    declare(&broker, "jobs").await;
+    let to = |to: &str| Redrive {
+        to: Some(queue(to)),
+        ..redrive()
+    };
+    let error = broker.redrive(None, to("typo")).await.unwrap_err();
+    assert!(
+        matches!(&error, BrokerError::Rejected(Rejection::QueueNotFound(name)) if *name == queue("typo")),
+        "{error}"
+    );
+    let nothing = broker.redrive(None, to("jobs")).await.unwrap();
+    assert!(nothing.count == 0 && nothing.position.is_none(), "{nothing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redrive_of_several_parts_is_put_back_as_one() {
     let nodes = Nodes::start(1).await;
     let broker = nodes.leader().await;
