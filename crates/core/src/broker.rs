@@ -322,6 +322,12 @@ impl Broker {
                 Some(Due::Waiter { client, sequence }) => self.answer(client, sequence, Vec::new()),
                 Some(Due::Orphan { session }) => self.end_session(session),
                 Some(Due::Backlog { queue }) => self.retry_backlog(queue),
+                Some(Due::QueueWindow { queue }) => {
+                    self.change_queue_window(queue, |queue| queue.dedup.forget_some());
+                }
+                Some(Due::ExchangeWindow { exchange }) => {
+                    self.change_exchange_window(exchange, |exchange| exchange.dedup.forget_some());
+                }
                 None if self.requests.next_deadline().is_some_and(|at| at <= self.now) => {
                     for (client, sequence) in self.requests.forget_longest_silent() {
                         self.remove_waiter(client, sequence);

@@ -183,6 +183,11 @@ impl Timestamp {
         Self(self.0.saturating_add(span.0))
     }
 
+    /// The first multiple of a step that is not before this time, saturating.
+    pub(crate) fn rounded_up(self, step: Millis) -> Self {
+        self.0.checked_next_multiple_of(step.0).map_or(Self::NEVER, Self)
+    }
+
     /// How much later this is; zero if it is not.
     #[must_use]
     pub fn since(self, earlier: Self) -> Millis {

@@ -33,6 +33,12 @@ pub const PUBLISH_MESSAGES_MAX: usize = 4_096;
 pub const CONTENT_BYTES_MAX: u32 = 16 * 1024 * 1024 + 64 * 1024 + 4 * 1024;
 /// Most dedup ids that a queue or an exchange can be told to remember.
 pub const DEDUP_COUNT_MAX: u32 = 1_000_000;
+/// Dedup ids of which none is known any more are forgotten when cluster time is a
+/// multiple of this.
+pub const DEDUP_SWEEP: Millis = Millis(10_000);
+/// How many of them are forgotten as one thing that falls due, so that an entry
+/// forgets at most [`DUE_PER_ENTRY_MAX`] times as many.
+pub const DEDUP_FORGOTTEN_AT_ONCE: usize = 4;
 /// Most messages in one lease command.
 pub const LEASE_COUNT_MAX: u32 = 1_000;
 /// Most messages that one command operates on.

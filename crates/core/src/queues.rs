@@ -56,15 +56,16 @@ impl Broker {
 
     pub(crate) fn update_queue(&mut self, name: &QueueName, patch: &SettingsPatch) -> Outcome {
         let id = self.queue_id(name)?;
-        let queue = self.held_mut(id);
-        let before = &queue.head.settings;
+        let before = &self.held(id).head.settings;
         let settings = before.patched(patch);
         settings.check()?;
         let single_active_changed = settings.single_active_consumer != before.single_active_consumer;
-        if settings.dedup_window == Millis(0) {
-            queue.dedup.clear();
-        }
-        queue.set_settings(settings);
+        self.change_queue_window(id, |queue| {
+            if settings.dedup_window == Millis(0) {
+                queue.dedup.clear();
+            }
+            queue.set_settings(settings);
+        });
         if single_active_changed {
             self.single_active_changed(id);
         }
@@ -138,6 +139,7 @@ impl Broker {
             }
         }
         self.bury(id, count, |_| true);
+        self.change_queue_window(id, |queue| queue.dedup.clear());
         self.exchanges.unbind_all_to(Node::Queue(id));
         self.queues.remove(&id);
         self.names.remove(name);

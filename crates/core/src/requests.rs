@@ -135,7 +135,7 @@ impl Requests {
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let (_, id) = self.by_use.first_key_value()?;
         let silent = self.clients[id].head.last_used_at.after(CLIENT_TTL);
-        Some(Timestamp(silent.0.next_multiple_of(CLIENT_SWEEP.0)))
+        Some(silent.rounded_up(CLIENT_SWEEP))
     }
 
     /// Forgets a client, and says which of its requests were waiting.

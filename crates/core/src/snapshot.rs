@@ -722,6 +722,9 @@ fn build_indexes(broker: &mut Broker) {
         if let Some(retry) = broker.held(id).head.retry {
             broker.deadlines.insert(retry.at, Due::Backlog { queue: id });
         }
+        if let Some(at) = broker.held(id).window_end() {
+            broker.deadlines.insert(at, Due::QueueWindow { queue: id });
+        }
         // The handles are shared for a moment: indexing changes no record.
         let records = broker.held(id).records.clone();
         broker.held_mut(id).count_groups();
@@ -740,6 +743,11 @@ fn build_indexes(broker: &mut Broker) {
         }
         let order = &mut broker.held_mut(id).order;
         order.ready.append(&mut ready.into_iter().collect());
+    }
+    for (id, exchange) in &broker.exchanges.by_id {
+        if let Some(at) = exchange.window_end() {
+            broker.deadlines.insert(at, Due::ExchangeWindow { exchange: *id });
+        }
     }
     for grave in &broker.graves.queue {
         grave

@@ -160,3 +160,40 @@ fn a_purge_takes_what_it_names_from_among_any_number_of_others() {
         assert_eq!((counts.ready, counts.dead), (u64::from(count) - dead as u64, 0));
     }
 }
+
+/// As many entries as it takes, and nothing else waits for them.
+#[test]
+fn any_number_of_dedup_ids_is_forgotten_while_work_goes_on() {
+    let per_entry = limits::DUE_PER_ENTRY_MAX * limits::DEDUP_FORGOTTEN_AT_ONCE;
+    let begin = Timestamp(0);
+    let mut broker = Broker::new();
+    done(&apply(&mut broker, begin, declare(SettingsPatch::default())));
+    let window = broker.queue(&jobs()).unwrap().settings.dedup_window;
+    let ids: Vec<u32> = (0..=u32::try_from(per_entry).unwrap()).collect();
+    for ids in ids.chunks(limits::PUBLISH_MESSAGES_MAX) {
+        let messages = ids.iter().map(|id| NewMessage {
+            labels: Some(Box::new(Labels {
+                dedup_id: id.to_string(),
+                ..Labels::default()
+            })),
+            ..NewMessage::default()
+        });
+        let publish = Command::Publish(Publish::to_queue(jobs(), messages.collect()));
+        done(&apply(&mut broker, begin, publish));
+    }
+    let end = begin.after(window);
+    assert_eq!(broker.next_deadline(), Some(end));
+    let delayed = NewMessage {
+        delay: Millis(window.0 + 1),
+        ..NewMessage::default()
+    };
+    done(&apply(&mut broker, begin, publish(delayed, 1)));
+
+    // What fell due later comes first, and all but a few ids go.
+    let later = end.after(Millis(1));
+    done(&apply(&mut broker, later, Command::Tick));
+    assert_eq!(broker.queue(&jobs()).unwrap().counts.delayed, 0);
+    assert_eq!(broker.next_deadline(), Some(end));
+    done(&apply(&mut broker, later, Command::Tick));
+    assert_eq!(broker.next_deadline(), None);
+}

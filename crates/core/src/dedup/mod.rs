@@ -13,12 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::broker::Broker;
 use crate::command::NewMessage;
+use crate::deadlines::Due;
 use crate::event::Change;
-use crate::exchange::{ExchangeId, Exchanges};
+use crate::exchange::{Exchange, ExchangeId, Exchanges};
 use crate::ids::{Millis, QueueId};
 use crate::outcome::{Duplicate, Exit, MessageState};
 use crate::publish::Plan;
-use crate::queue::Record;
+use crate::queue::{Queue, Record};
 
 use window::Draft;
 pub(crate) use window::{Known, Remembered, Span, Window};
@@ -181,9 +182,30 @@ impl Broker {
             return;
         };
         let remembered = Remembered::new(dedup_id.clone(), record.id, id, self.now);
+        self.change_queue_window(id, |queue| {
+            let span = queue.head.settings.dedup();
+            queue.dedup.remember(remembered, span);
+        });
+    }
+
+    /// Changes the window of a queue, or how long it is. Its deadline follows.
+    pub(crate) fn change_queue_window(&mut self, id: QueueId, change: impl FnOnce(&mut Queue)) {
         let queue = self.held_mut(id);
-        let span = queue.head.settings.dedup();
-        queue.dedup.remember(remembered, span);
+        let before = queue.window_end();
+        change(queue);
+        let after = queue.window_end();
+        self.deadlines
+            .change(Due::QueueWindow { queue: id }, before, after);
+    }
+
+    /// As [`change_queue_window`](Self::change_queue_window), of an exchange.
+    pub(crate) fn change_exchange_window(&mut self, id: ExchangeId, change: impl FnOnce(&mut Exchange)) {
+        let exchange = self.exchanges.held_mut(id);
+        let before = exchange.window_end();
+        change(exchange);
+        let after = exchange.window_end();
+        self.deadlines
+            .change(Due::ExchangeWindow { exchange: id }, before, after);
     }
 
     /// A plan was carried out: what its exchange is to remember it does, and what
@@ -209,9 +231,10 @@ impl Broker {
             let dedup_id = plan.messages[*place as usize].dedup_id().unwrap_or_default();
             let message = plan.id(self.index, *place);
             let remembered = Remembered::new(dedup_id.into(), message, *queue, self.now);
-            let exchange = self.exchanges.held_mut(id);
-            let span = exchange.head.settings.dedup();
-            exchange.dedup.remember(remembered, span);
+            self.change_exchange_window(id, |exchange| {
+                let span = exchange.head.settings.dedup();
+                exchange.dedup.remember(remembered, span);
+            });
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What is known of an id follows from the settings. What is too old is cleared
 //! away a little with each id that comes, so that no publish pays for a window
-//! that has aged as a whole.
+//! that has aged as a whole; and by itself, a little at a time, when no more come.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{MessageId, Millis, QueueId, Timestamp};
-use crate::limits::DEDUP_COUNT_MAX;
+use crate::limits::{DEDUP_COUNT_MAX, DEDUP_FORGOTTEN_AT_ONCE, DEDUP_SWEEP};
 use crate::outcome::{Exit, MessageState, Rejection};
 use crate::queue::{Page, Pages, Record, check_span, invalid};
 
@@ -91,25 +91,46 @@ impl Window {
         self.by_id.insert(dedup_id, self.next);
         self.next += 1;
         let mut cleared = 0;
-        while cleared < CLEARED_MAX && self.clear_oldest(span, now) {
+        while cleared < CLEARED_MAX && !self.knows_oldest(span, now) {
+            self.forget_oldest();
             cleared += 1;
         }
     }
 
-    /// Forgets the oldest if it is not known any more.
-    fn clear_oldest(&mut self, span: Span, now: Timestamp) -> bool {
-        let Some((number, oldest)) = self.remembered.iter().next() else {
-            return false;
-        };
-        let many = number + u64::from(span.count_max) < self.next;
-        if !many && now < oldest.at.after(span.time) {
-            return false;
+    /// When none of its ids is known any more, if it has any. With most ids that
+    /// come it stays the same: it is a multiple of [`DEDUP_SWEEP`].
+    pub(crate) fn end(&self, span: Span) -> Option<Timestamp> {
+        let newest = self.remembered.get(self.next.checked_sub(1)?)?;
+        Some(newest.at.after(span.time).rounded_up(DEDUP_SWEEP))
+    }
+
+    /// It has come to its end: forgets the oldest ids, as many as is done at once.
+    pub(crate) fn forget_some(&mut self) {
+        for _ in 0..DEDUP_FORGOTTEN_AT_ONCE {
+            self.forget_oldest();
         }
+    }
+
+    /// The oldest is not too old, nor one too many.
+    fn knows_oldest(&self, span: Span, now: Timestamp) -> bool {
+        self.remembered.iter().next().is_some_and(|(number, oldest)| {
+            let many = number + u64::from(span.count_max) < self.next;
+            !many && now < oldest.at.after(span.time)
+        })
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(number) = self.remembered.first_position() else {
+            return;
+        };
         let oldest = self.remembered.remove(number).expect("it was seen just now");
         if self.by_id.get(&oldest.dedup_id) == Some(&number) {
             self.by_id.remove(&oldest.dedup_id);
         }
-        true
+        // As after a restore: it is as if nothing had come.
+        if self.by_id.is_empty() {
+            self.next = 0;
+        }
     }
 
     /// A message left a queue.
@@ -253,6 +274,40 @@ mod tests {
         }
         assert_eq!(window.remembered.iter().count(), 3);
         assert!(window.is_consistent());
+    }
+
+    #[test]
+    fn it_ends_when_its_newest_is_too_old_and_is_then_forgotten_from_the_front() {
+        let span = Span {
+            time: Millis(25_000),
+            count_max: 100,
+        };
+        let mut window = Window::default();
+        assert_eq!(window.end(span), None);
+        let mut ends = Vec::new();
+        for at in 0..40_u64 {
+            window.remember(remembered(&at.to_string(), at * 500), span);
+            ends.push(window.end(span).unwrap());
+        }
+        // Not before any of them is too old, and seldom another time.
+        for (at, end) in (0..).zip(&ends) {
+            assert!(end.0 - 10_000 < at * 500 + 25_000 && at * 500 + 25_000 <= end.0);
+        }
+        ends.dedup();
+        assert_eq!(ends, [30_000, 40_000, 50_000].map(Timestamp));
+        while window.ids() > DEDUP_FORGOTTEN_AT_ONCE {
+            let before = window.ids();
+            window.forget_some();
+            assert_eq!(window.ids(), before - DEDUP_FORGOTTEN_AT_ONCE);
+            assert_eq!(window.end(span), Some(Timestamp(50_000)));
+            assert!(window.is_consistent());
+            assert!(known(&window, "39", span, 39 * 500));
+        }
+        window.forget_some();
+        assert_eq!((window.ids(), window.end(span)), (0, None));
+        assert!(window.is_consistent());
+        window.remember(remembered("39", 60_000), span);
+        assert!(window.is_consistent() && known(&window, "39", span, 60_000));
     }
 
     #[test]

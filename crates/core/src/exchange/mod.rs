@@ -20,7 +20,7 @@ pub(crate) use settings::{check_header_bytes, check_routing_key};
 use crate::broker::Broker;
 use crate::command::{Binding, Destination, ExchangeKind, ExchangeSettings, ExchangeSettingsPatch};
 use crate::dedup::Window;
-use crate::ids::{ExchangeName, Millis};
+use crate::ids::{ExchangeName, Millis, Timestamp};
 use crate::limits;
 use crate::outcome::{Outcome, Rejection, Reply};
 
@@ -77,6 +77,11 @@ impl Exchange {
             dedup: Window::default(),
             router,
         }
+    }
+
+    /// When none of its dedup ids is known any more, if it has any.
+    pub(crate) fn window_end(&self) -> Option<Timestamp> {
+        self.dedup.end(self.head.settings.dedup())
     }
 }
 
@@ -182,13 +187,14 @@ impl Broker {
 
     pub(crate) fn update_exchange(&mut self, name: &ExchangeName, patch: &ExchangeSettingsPatch) -> Outcome {
         let id = self.exchanges.id(name)?;
-        let exchange = self.exchanges.held_mut(id);
-        let settings = exchange.head.settings.patched(patch);
+        let settings = self.exchanges.held(id).head.settings.patched(patch);
         settings.check()?;
-        if settings.dedup_window == Millis(0) {
-            exchange.dedup.clear();
-        }
-        exchange.head.settings = settings;
+        self.change_exchange_window(id, |exchange| {
+            if settings.dedup_window == Millis(0) {
+                exchange.dedup.clear();
+            }
+            exchange.head.settings = settings;
+        });
         Ok(Reply::Done)
     }
 
@@ -213,6 +219,7 @@ impl Broker {
             self.exchanges.unbind(id, node, binding);
         }
         self.exchanges.unbind_all_to(Node::Exchange(id));
+        self.change_exchange_window(id, |exchange| exchange.dedup.clear());
         self.exchanges.by_id.remove(&id);
         self.exchanges.names.remove(name);
         Ok(Reply::Done)

@@ -30,7 +30,7 @@ pub(crate) use settings::{check_label, check_lease, check_span, differences, inv
 use crate::command::{Overflow, Settings};
 use crate::dead_letter::Retry;
 use crate::dedup::Window;
-use crate::ids::{ClientId, ConsumerId, QueueId, QueueName, SessionId};
+use crate::ids::{ClientId, ConsumerId, QueueId, QueueName, SessionId, Timestamp};
 use crate::outcome::Exit;
 
 /// A queue. `head`, `records`, `dedup` and the heads of groups are its state; the rest are indexes that are
@@ -140,6 +140,11 @@ impl Queue {
             consumers: BTreeSet::new(),
             standby: BTreeMap::new(),
         }
+    }
+
+    /// When none of its dedup ids is known any more, if it has any.
+    pub(crate) fn window_end(&self) -> Option<Timestamp> {
+        self.dedup.end(self.head.settings.dedup())
     }
 
     /// The number of a turn behind all others of the same priority.

@@ -4,10 +4,13 @@ use quorate_core::command::NewMessage;
 use quorate_core::ids::{ExchangeName, MessageId, Millis, QueueId};
 use quorate_core::outcome::{Duplicate, Exit, MessageState};
 
-use super::{Message, Model};
+use super::{Due, Message, Model};
 
 /// A window clears away at most so many that are too old for one that comes.
 const CLEARED_MAX: usize = 4;
+
+/// A window of which nothing is known any more is cleared at a multiple of this.
+const SWEEP: u64 = 10_000;
 
 /// A dedup id that was published.
 #[derive(Clone)]
@@ -186,6 +189,36 @@ impl Model {
                 .unwrap();
             exchange.remembered = window.remembered;
             exchange.duplicates += window.hits;
+        }
+    }
+
+    /// When nothing of a window is known any more.
+    pub(super) fn window_ends(&self) -> Vec<(u64, Due)> {
+        let queues = self.queues.iter().map(|queue| {
+            let due = Due::QueueWindow(queue.id);
+            (&queue.remembered, queue.settings.dedup_window, due)
+        });
+        let exchanges = self.exchanges.iter().map(|exchange| {
+            let due = Due::ExchangeWindow(exchange.name.clone());
+            (&exchange.remembered, exchange.settings.dedup_window, due)
+        });
+        let ends = queues.chain(exchanges).filter_map(|(remembered, time, due)| {
+            let newest = remembered.iter().map(|r| r.at).max()?;
+            Some(((newest + time.0).div_ceil(SWEEP) * SWEEP, due))
+        });
+        ends.collect()
+    }
+
+    pub(super) fn forget(&mut self, due: &Due) {
+        for queue in &mut self.queues {
+            if *due == Due::QueueWindow(queue.id) {
+                queue.remembered.clear();
+            }
+        }
+        for exchange in &mut self.exchanges {
+            if *due == Due::ExchangeWindow(exchange.name.clone()) {
+                exchange.remembered.clear();
+            }
         }
     }
 

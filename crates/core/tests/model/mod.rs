@@ -23,8 +23,8 @@ use quorate_core::command::{
 };
 use quorate_core::effect::{DeadLetter, DeadReason, Effect, Leased};
 use quorate_core::ids::{
-    ClientId, ConsumerId, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName, RequestId, SessionId,
-    Timestamp, Token,
+    ClientId, ConsumerId, ExchangeName, Incarnation, MessageId, Millis, NodeId, QueueId, QueueName,
+    RequestId, SessionId, Timestamp, Token,
 };
 use quorate_core::outcome::{Exit, Outcome, Rejection, Reply, Settled};
 use quorate_core::{Applied, QueueCounts, Repeated};
@@ -165,12 +165,14 @@ impl Client {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Message(QueueId, u64),
     Waiter(ClientId, u64),
     Orphan(SessionId),
     Backlog(QueueId),
+    QueueWindow(QueueId),
+    ExchangeWindow(ExchangeName),
 }
 
 impl Model {
@@ -282,6 +284,7 @@ impl Model {
                 deadlines.push((retry.at, Due::Backlog(queue.id)));
             }
         }
+        deadlines.extend(self.window_ends());
         deadlines
     }
 
@@ -308,6 +311,7 @@ impl Model {
             Due::Waiter(client, sequence) => self.answer(client, sequence, Vec::new()),
             Due::Orphan(session) => self.end_session(session),
             Due::Backlog(queue) => self.retry(queue),
+            Due::QueueWindow(_) | Due::ExchangeWindow(_) => self.forget(&due),
         }
     }
 
