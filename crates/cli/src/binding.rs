@@ -1,7 +1,7 @@
 //! `quorate bind` and `quorate unbind`
 
 use clap::{ArgGroup, Args};
-use quorate_client::{Binding, Destination, HeaderMatch};
+use quorate_client::{Binding, Destination, ExchangeKind, HeaderMatch};
 use serde_json::json;
 
 use crate::body::escaped;
@@ -67,6 +67,9 @@ pub(crate) async fn bind(args: BindArgs, context: &Context) -> Result<(), Failur
     let exchange = &binding.source;
     let call = context.client.bind(binding.clone());
     let bound = call.await.map_err(Failure::of_exchange(exchange))?;
+    if binding.headers.is_some() && !context.output.is_json() {
+        warn_of_ignored_headers(exchange, context).await;
+    }
     let to = destination_text(&binding.destination);
     context.output.show(
         || {
@@ -78,6 +81,16 @@ pub(crate) async fn bind(args: BindArgs, context: &Context) -> Result<(), Failur
             false => format!("exchange {exchange} leads to {to} already, by this binding\n"),
         },
     )
+}
+
+/// The binding is made by now, so a look that fails is no failure of it.
+async fn warn_of_ignored_headers(exchange: &str, context: &Context) {
+    let Ok(info) = context.client.describe_exchange(exchange).await else {
+        return;
+    };
+    if let Some(kind) = info.kind.filter(|kind| *kind != ExchangeKind::Headers) {
+        eprintln!("quorate: exchange {exchange} is a {kind} exchange: it ignores the headers of the binding");
+    }
 }
 
 pub(crate) async fn unbind(args: UnbindArgs, context: &Context) -> Result<(), Failure> {

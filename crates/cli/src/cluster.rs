@@ -217,12 +217,9 @@ fn status_text(answers: &Answers) -> String {
 /// Why a node did not answer.
 pub(crate) fn silence_text(address: &str, error: &Error) -> String {
     let cause = match error {
-        Error::Unreachable { cause } => cause.clone(),
+        Error::Unreachable { cause, .. } => cause.clone(),
         error => error.to_string(),
     };
-    let cause = cause
-        .strip_prefix(address)
-        .map_or(cause.as_str(), |rest| rest.trim_start_matches(": "));
     format!("{address} does not answer: {cause}")
 }
 
@@ -320,7 +317,7 @@ async fn snapshot(addresses: Vec<String>, context: &Context) -> Result<(), Failu
 
 #[cfg(test)]
 mod tests {
-    use quorate_client::Member;
+    use quorate_client::{Member, Sought};
 
     use super::*;
 
@@ -351,6 +348,7 @@ mod tests {
             ..Default::default()
         };
         let silent = Err(Error::Unreachable {
+            who: Sought::Node("h:2".to_owned()),
             cause: "connection refused".to_owned(),
         });
         vec![("h:1".to_owned(), Ok(leader)), ("h:2".to_owned(), silent)]

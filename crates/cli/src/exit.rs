@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use quorate_client::{Error, Reason, Refusal};
+use quorate_client::{Error, Reason, Refusal, Sought};
 use serde_json::{Value, json};
 
 /// Why a command did not end well.
@@ -204,6 +204,9 @@ fn advice(error: &Error, subject: Option<&Subject>) -> Option<String> {
             "It may have been applied. Look before you repeat it: `quorate queue show`, `quorate cluster status`."
                 .to_owned(),
         ),
+        Error::Unreachable {
+            who: Sought::Node(_), ..
+        } => Some("`quorate cluster status` shows who answers, and at which client addresses.".to_owned()),
         Error::Unreachable { .. } => Some(
             "`quorate cluster status` shows who answers: without a majority of the nodes there is no leader, and \
              `quorate browse --local` still shows messages. Name nodes that run with --endpoint host:port,…; \
@@ -331,6 +334,13 @@ impl From<Error> for Failure {
 mod tests {
     use super::*;
 
+    fn unreachable() -> Error {
+        Error::Unreachable {
+            who: Sought::Leader,
+            cause: String::new(),
+        }
+    }
+
     #[test]
     fn codes_are_the_documented_ones() {
         let code = |error: Error| Failure::from(error).code();
@@ -342,7 +352,7 @@ mod tests {
             }),
             3
         );
-        assert_eq!(code(Error::Unreachable { cause: String::new() }), 4);
+        assert_eq!(code(unreachable()), 4);
         assert_eq!(Failure::OutputClosed.code(), 0);
     }
 
@@ -356,7 +366,7 @@ mod tests {
     #[test]
     fn parts_are_as_bad_as_the_worst_of_them() {
         let (refused, unknown) = (
-            Error::Unreachable { cause: String::new() },
+            unreachable(),
             Error::Unknown {
                 action: "settle",
                 cause: String::new(),

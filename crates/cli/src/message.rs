@@ -10,7 +10,7 @@ use crate::browse::ViewArgs;
 use crate::exit::Failure;
 use crate::json;
 use crate::message_text::message_text;
-use crate::moment::{moment, now_ms};
+use crate::moment::{delivery_moment, now_ms};
 use crate::options::{Context, Options};
 use crate::values::duration;
 
@@ -79,7 +79,7 @@ enum MessageCommand {
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         delay: Option<Duration>,
         /// At this moment: RFC 3339, or milliseconds since 1970
-        #[arg(long, value_name = "MOMENT", value_parser = moment)]
+        #[arg(long, value_name = "MOMENT", value_parser = delivery_moment)]
         deliver_at: Option<u64>,
     },
     /// Let delayed messages be ready at once

@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The end of the year 9999, beyond which a moment has no RFC 3339 form.
 const RFC3339_END_MS: u64 = 253_402_300_800_000;
 
+/// How far ahead the broker delivers: ten years.
+const HORIZON_MS: u64 = 3_653 * 24 * 60 * 60 * 1_000;
+
 /// Now, by the clock of this machine: milliseconds since the Unix epoch.
 pub(crate) fn now_ms() -> u64 {
     since_epoch(SystemTime::now()).unwrap_or(0)
@@ -26,6 +29,21 @@ pub(crate) fn moment(text: &str) -> Result<u64, String> {
     let local = humantime::parse_rfc3339_weak(local).map_err(|_| malformed())?;
     let local_ms = since_epoch(local).ok_or_else(malformed)?;
     local_ms.checked_add_signed(-ahead_ms).ok_or_else(malformed)
+}
+
+/// A [moment] at which something is delivered: at most ten years ahead, which is
+/// the broker's bound. Cluster time has the last word, this clock may be wrong.
+pub(crate) fn delivery_moment(text: &str) -> Result<u64, String> {
+    within_horizon(moment(text)?, now_ms())
+}
+
+fn within_horizon(at_ms: u64, now_ms: u64) -> Result<u64, String> {
+    let latest_ms = now_ms.saturating_add(HORIZON_MS);
+    if at_ms > latest_ms {
+        let latest = moment_text(latest_ms);
+        return Err(format!("more than 10 years ahead; the latest is {latest}"));
+    }
+    Ok(at_ms)
 }
 
 /// The local time of an RFC 3339 text, and by how much it is ahead of UTC.
@@ -112,6 +130,16 @@ mod tests {
         ] {
             assert!(moment(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_delivery_is_within_ten_years() {
+        let now_ms = moment("2026-12-24T18:00:00Z").unwrap();
+        let latest_ms = moment("2036-12-24T18:00:00Z").unwrap();
+        assert_eq!(within_horizon(latest_ms, now_ms), Ok(latest_ms));
+        let told = within_horizon(latest_ms + 1, now_ms).unwrap_err();
+        assert!(told.ends_with("the latest is 2036-12-24T18:00:00.000Z"), "{told}");
+        assert_eq!(within_horizon(0, now_ms), Ok(0));
     }
 
     #[test]

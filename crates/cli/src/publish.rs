@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::exit::{Class, Failure, Subject, quoted};
 use crate::json;
-use crate::moment::moment;
+use crate::moment::delivery_moment;
 use crate::options::{Context, Options};
 use crate::values::{duration, header, messages, positive_duration, size};
 
@@ -56,7 +56,7 @@ pub struct PublishArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     delay: Option<Duration>,
     /// Deliver them no earlier than this moment: RFC 3339, or milliseconds since 1970
-    #[arg(long, value_name = "MOMENT", value_parser = moment)]
+    #[arg(long, value_name = "MOMENT", value_parser = delivery_moment)]
     deliver_at: Option<u64>,
     /// Let them expire if they were not leased within this
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]

@@ -101,7 +101,10 @@ enum QueueCommand {
 
 pub(crate) async fn run(args: QueueArgs, context: &Context) -> Result<(), Failure> {
     match args.command {
-        QueueCommand::Declare { queue, settings } => declare(&queue, (*settings).into(), context).await,
+        QueueCommand::Declare { queue, settings } => {
+            settings.check_new()?;
+            declare(&queue, (*settings).into(), context).await
+        }
         QueueCommand::List => list(context).await,
         QueueCommand::Show { queue } => show(&queue, context).await,
         QueueCommand::Explain { queue } => explain(&queue, context).await,

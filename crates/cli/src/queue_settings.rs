@@ -7,6 +7,7 @@ use quorate_client::{Overflow, QueueSettings};
 
 use crate::body::escaped;
 use crate::exchange::dedup_text;
+use crate::exit::Failure;
 use crate::values::{bytes, duration, group_weight, size, span};
 
 /// The settings of `queue declare` and `queue update`.
@@ -76,6 +77,18 @@ enum OverflowArg {
     Reject,
     /// Messages at the head make room
     DropHead,
+}
+
+impl SettingsArgs {
+    /// What a new queue cannot mean: an update may leave the other half to what is
+    /// set.
+    pub(crate) fn check_new(&self) -> Result<(), Failure> {
+        if named(&self.dead_letter_key).is_some() && named(&self.dead_letter_exchange).is_none() {
+            let problem = "--dead-letter-key says how an exchange routes dead letters: name that with --dead-letter-exchange";
+            return Err(Failure::Usage(problem.to_owned()));
+        }
+        Ok(())
+    }
 }
 
 impl From<SettingsArgs> for QueueSettings {

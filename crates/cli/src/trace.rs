@@ -237,7 +237,7 @@ fn reach_text(trace: &Trace) -> String {
 
 #[cfg(test)]
 mod tests {
-    use quorate_client::{Error, JournalGap};
+    use quorate_client::{Error, JournalGap, Sought};
 
     use super::*;
 
@@ -309,6 +309,7 @@ mod tests {
             failed: vec![(
                 "h:2".to_owned(),
                 Error::Unreachable {
+                    who: Sought::Node("h:2".to_owned()),
                     cause: "connection refused".to_owned(),
                 },
             )],

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::{Response, Status};
 
 use crate::config::{ANSWER_BYTES_MAX, Config};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Sought};
 use crate::failure::{Again, Failure};
 use crate::links::{Link, Links};
 use crate::request_id::RequestIds;
@@ -76,7 +76,7 @@ impl Caller {
                 Ok(ticket) => Some(ticket),
                 Err(_) => {
                     let cause = "too many calls of this client wait for an answer".to_owned();
-                    return Err(Error::Unreachable { cause });
+                    return Err(Error::no_leader(cause));
                 }
             },
             Effect::None | Effect::Once => None,
@@ -122,25 +122,25 @@ impl Caller {
         patience: Duration,
     ) -> Result<C::Answer> {
         debug_assert_eq!(C::EFFECT, Effect::None);
-        let unreachable = |cause: &str| Error::Unreachable {
-            cause: format!("{address}: {cause}"),
+        let unreachable = |cause: String| Error::Unreachable {
+            who: Sought::Node(address.to_owned()),
+            cause,
         };
         let ask = async {
-            let link = self.links.link(address).await;
-            let link = link.map_err(|cause| Error::Unreachable { cause })?;
+            let link = self.links.link(address).await.map_err(unreachable)?;
             match call.send(&link).await {
                 Ok(answer) => Ok(answer.into_inner()),
                 Err(status) => Err(match Failure::from_status(&status) {
                     Failure::Final(refusal) | Failure::Forgotten(refusal) | Failure::SessionLost(refusal) => {
                         refusal.into()
                     }
-                    Failure::Again(again) => unreachable(&again.cause),
+                    Failure::Again(again) => unreachable(again.cause),
                 }),
             }
         };
         timeout(patience, ask)
             .await
-            .unwrap_or_else(|_| Err(unreachable("no answer in time")))
+            .unwrap_or_else(|_| Err(unreachable("no answer in time".to_owned())))
     }
 
     /// Calls the known nodes one after the other until one answers. For what any
@@ -154,11 +154,12 @@ impl Caller {
             let answer = self.call_node(&address, call.clone(), patience).await;
             match answer {
                 Ok(answer) => return Ok(answer),
-                Err(Error::Unreachable { cause }) => causes.push(cause),
+                Err(Error::Unreachable { cause, .. }) => causes.push(format!("{address}: {cause}")),
                 Err(error) => return Err(error),
             }
         }
         Err(Error::Unreachable {
+            who: Sought::Any,
             cause: causes.join("; "),
         })
     }
@@ -258,7 +259,7 @@ impl Course {
                 cause,
             },
             (false, Some(overload)) => overload,
-            (false, None) => Error::Unreachable { cause },
+            (false, None) => Error::no_leader(cause),
         }
     }
 }

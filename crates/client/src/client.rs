@@ -141,7 +141,7 @@ impl Client {
             };
             let pause = backoff.pause();
             if Instant::now() + pause >= deadline {
-                return Err(Error::Unreachable { cause });
+                return Err(Error::no_leader(cause));
             }
             sleep(pause).await;
         }

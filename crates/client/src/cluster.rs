@@ -7,7 +7,7 @@ use quorate_proto::v1;
 
 use crate::client::Client;
 use crate::config::bare;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Sought};
 
 /// Operations on a cluster; see [`Client::cluster`].
 #[derive(Clone, Debug)]
@@ -116,7 +116,8 @@ impl Cluster {
         match self.client.caller.links.status(address).await {
             Ok(status) => Ok(status.into()),
             Err(cause) => Err(Error::Unreachable {
-                cause: format!("{address}: {cause}"),
+                who: Sought::Node(address.to_owned()),
+                cause,
             }),
         }
     }

@@ -28,16 +28,30 @@ pub enum Error {
         /// What happened to the last attempt.
         cause: String,
     },
-    /// No node that leads could be asked in time. The call certainly changed
+    /// Nobody who could do it was reached in time. The call certainly changed
     /// nothing.
-    #[error("no leader could be reached: {cause}")]
+    #[error("could not reach {who}: {cause}")]
     Unreachable {
+        /// Who was sought.
+        who: Sought,
         /// What happened to the last attempt.
         cause: String,
     },
     /// The call breaks a rule that this library checks before it sends anything.
     #[error("invalid: {0}")]
     Invalid(String),
+}
+
+/// Whom a call was for, when nobody could be [reached](Error::Unreachable).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Sought {
+    /// The node that leads.
+    Leader,
+    /// Any node.
+    Any,
+    /// The node at this address (`host:port`), and no other.
+    Node(String),
 }
 
 /// The broker's no.
@@ -169,6 +183,14 @@ impl Error {
         matches!(self, Error::Unknown { .. })
     }
 
+    /// No leader was found in time.
+    pub(crate) fn no_leader(cause: String) -> Self {
+        Error::Unreachable {
+            who: Sought::Leader,
+            cause,
+        }
+    }
+
     /// The broker's no, if it is one.
     #[must_use]
     pub fn refusal(&self) -> Option<&Refusal> {
@@ -182,6 +204,16 @@ impl Error {
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.refusal().map(|refusal| refusal.reason)
+    }
+}
+
+impl fmt::Display for Sought {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sought::Leader => f.write_str("a leader"),
+            Sought::Any => f.write_str("any node"),
+            Sought::Node(address) => write!(f, "node {address}"),
+        }
     }
 }
 

@@ -122,7 +122,7 @@ pub use cluster::{Cluster, Member, NodeAddress, NodeStatus};
 pub use config::Builder;
 pub use consumer::{CREDIT_MAX, Consume, Consumer};
 pub use delivery::{DeadLetterInfo, Delivery, Settling};
-pub use error::{Error, Reason, Refusal, RefusedPart, Result, TransactionPart};
+pub use error::{Error, Reason, Refusal, RefusedPart, Result, Sought, TransactionPart};
 pub use exchange::{
     DeclareExchange, DeleteExchange, ExchangeInfo, ExchangeKind, ExchangeSettings, UpdateExchange,
 };

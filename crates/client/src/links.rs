@@ -59,7 +59,8 @@ impl Links {
     /// is none just now; the caller pauses and asks again.
     pub(crate) async fn leader(&self) -> Result<Link, String> {
         let address = self.leader_address().await?;
-        self.link(&address).await
+        let link = self.link(&address).await;
+        link.map_err(|cause| format!("{address}: {cause}"))
     }
 
     /// A connection to the leader for one stream alone, so that back-pressure
@@ -84,7 +85,7 @@ impl Links {
             }),
             Err(cause) => {
                 self.lost(address);
-                Err(format!("{address}: {cause}"))
+                Err(cause)
             }
         }
     }

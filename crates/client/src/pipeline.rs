@@ -189,9 +189,7 @@ impl<T> Pipeline<T> {
                     cause: cause.to_owned(),
                 }
             } else {
-                Error::Unreachable {
-                    cause: cause.to_owned(),
-                }
+                Error::no_leader(cause.to_owned())
             };
             taken.extend(self.take(0).map(|item| (item, error)));
         }

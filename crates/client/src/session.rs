@@ -130,7 +130,7 @@ impl Session {
                 Err(_) => (Duration::ZERO, "no leader was found in time".to_owned()),
             };
             if Instant::now() + pause >= deadline {
-                return Err(Error::Unreachable { cause });
+                return Err(Error::no_leader(cause));
             }
             sleep(pause).await;
         }

@@ -7,7 +7,7 @@ use quorate_proto::v1;
 use quorate_proto::v1::trace_request::Message as WireTraced;
 
 use crate::client::Client;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Sought};
 use crate::message::{given, nonzero};
 
 /// Which messages to trace. Text is a message id.
@@ -159,6 +159,7 @@ impl Client {
         if told.is_empty() {
             let error = failed.into_iter().map(|(_, error)| error).next();
             return Err(error.unwrap_or_else(|| Error::Unreachable {
+                who: Sought::Any,
                 cause: "no node is known".to_owned(),
             }));
         }

@@ -228,6 +228,12 @@ impl From<&str> for Held<'_> {
     }
 }
 
+impl From<&String> for Held<'_> {
+    fn from(token: &String) -> Self {
+        Held::Token(token.clone())
+    }
+}
+
 impl From<v1::TransactResponse> for Transacted {
     fn from(wire: v1::TransactResponse) -> Self {
         let commit = commit(wire.commit);

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use quorate_test_cluster::Cluster;
 use quorate_tests::program::{at, run};
 
-use crate::{REFUSED, USAGE, one, refused, text};
+use crate::{REFUSED, UNREACHABLE, USAGE, one, refused, text};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_there_is_refused_with_a_way_on() -> Result<()> {
@@ -25,6 +25,7 @@ async fn what_is_not_there_is_refused_with_a_way_on() -> Result<()> {
         "message get nowhere 17-0",
         "message delete nowhere 17-0",
         "redrive nowhere",
+        "redrive jobs --to nowhere",
         "redrive undo nowhere 17",
         "bind orders nowhere",
         "consume nowhere",
@@ -74,6 +75,22 @@ async fn what_is_not_there_is_refused_with_a_way_on() -> Result<()> {
 }
 
 #[test]
+fn a_node_that_does_not_answer_is_named() -> Result<()> {
+    for line in [
+        "browse jobs --at 127.0.0.1:1",
+        "message get jobs 17-0 --at 127.0.0.1:1",
+    ] {
+        let told = at("127.0.0.1:2", &line.split(' ').collect::<Vec<_>>())?.exits(UNREACHABLE)?;
+        ensure!(
+            told.error
+                .starts_with("quorate: could not reach node 127.0.0.1:1: "),
+            "{line}: {told:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
 fn what_cannot_be_meant_is_a_usage_error() -> Result<()> {
     for (line, part) in [
         ("redrive jobs --rate fast", "write it like 50/s"),
@@ -91,6 +108,18 @@ fn what_cannot_be_meant_is_a_usage_error() -> Result<()> {
         (
             "publish jobs --body x --deliver-at tomorrow",
             "write it like 2026-12-24T18:00:00Z",
+        ),
+        (
+            "publish jobs --body x --deliver-at 2999-12-24T18:00:00Z",
+            "more than 10 years ahead; the latest is 20",
+        ),
+        (
+            "message reschedule jobs 17-0 --deliver-at 32503680000000",
+            "more than 10 years ahead; the latest is 20",
+        ),
+        (
+            "queue declare jobs --dead-letter-key failed",
+            "--dead-letter-exchange",
         ),
         ("publish jobs --body x --priority 10", "0..=9"),
         (

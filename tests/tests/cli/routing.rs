@@ -138,6 +138,21 @@ async fn headers_choose_and_a_dedup_id_is_taken_once() -> Result<()> {
         ensure!(many(&cluster, "lease either")?.len() == either, "{headers}");
     }
 
+    one(&cluster, "exchange declare all --kind fanout")?;
+    for (exchange, part) in [
+        ("regions", ""),
+        (
+            "all",
+            "exchange all is a fanout exchange: it ignores the headers of the binding",
+        ),
+    ] {
+        let told = run(&cluster, &["bind", exchange, "eu", "--header", "vat=7"])?.exits(DONE)?;
+        ensure!(
+            told.error.is_empty() == part.is_empty() && told.error.contains(part),
+            "{told:?}"
+        );
+    }
+
     let first = publish(&cluster, "eu --body a --dedup-id order-9")?;
     let second = one(&cluster, "publish eu --body b --dedup-id order-9")?;
     ensure!(second["message_ids"] == json!([first]), "{second}");

@@ -109,6 +109,25 @@ async fn a_local_look_needs_no_leader() {
 }
 
 #[tokio::test]
+async fn who_could_not_be_reached_is_named() {
+    let silent = nobody().await;
+    let client = client(&[&silent]);
+    let that = client.browse("jobs").at(&silent).page().await.unwrap_err();
+    let text = that.to_string();
+    assert!(
+        text.starts_with(&format!("could not reach node {silent}: ")),
+        "{text}"
+    );
+    assert_eq!(text.matches(&silent).count(), 1, "{text}");
+    let any = client.browse("jobs").local().page().await.unwrap_err();
+    let text = any.to_string();
+    assert!(
+        text.starts_with(&format!("could not reach any node: {silent}: ")),
+        "{text}"
+    );
+}
+
+#[tokio::test]
 async fn a_message_tells_where_it_stands() {
     let node = Node::start(&Replicated::default()).await.node;
     let client = client(&[&node.address]);

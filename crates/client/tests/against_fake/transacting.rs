@@ -72,10 +72,10 @@ async fn every_verdict_can_take_part() {
     let mut answer = done(6, &[]);
     answer.settled[4].leased_until_ms = 9_000;
     node.will_answer(answer);
-    let minute = Duration::from_secs(60);
+    let (minute, kept) = (Duration::from_secs(60), String::from("a"));
     client
         .transaction()
-        .ack("a")
+        .ack(&kept)
         .nack("b", Some(minute), "later")
         .release(String::from("c"))
         .dead_letter("d", "broken")
