@@ -1,6 +1,7 @@
 //! The two examples of the client take effect once per message, although they
 //! and the leader are killed again and again.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -107,6 +108,24 @@ async fn a_database_has_the_effect_of_each_message_once() -> Result<()> {
     let counts = client.describe_queue(CHAIN[0]).await?.counts;
     ensure!(counts.acked == ITEMS, "{counts:?}");
     verdict(&each_exactly_once((0..ITEMS).map(item), effects(&database)?))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_output_nobody_reads_ends_quietly() -> Result<()> {
+    let path = find_example(PACKAGE, "transact_pipeline", &[])?;
+    let cluster = Cluster::start(3).await?;
+    let worker = Program::new(&path, &cluster, &["--from", CHAIN[0], "--to", CHAIN[1]]);
+    let (nobody, output) = io::pipe()?;
+    drop(nobody);
+    let ending = worker
+        .command()
+        .arg("--until-empty")
+        .stdout(output)
+        .stderr(Stdio::piped())
+        .output();
+    let ended = timeout(LIMIT, ending).await.context("a worker took too long")??;
+    ensure!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+    Ok(())
 }
 
 impl Program {

@@ -9,8 +9,6 @@
 //! sqlite3 counts.db 'SELECT body, times FROM counts'
 //! ```
 
-#![allow(clippy::print_stdout, reason = "a program that shows its progress")]
-
 mod support;
 
 use std::path::PathBuf;
@@ -20,7 +18,7 @@ use quorate_client::Delivery;
 use quorate_client::idempotent::{Applied, HandlerError, SqliteStore, process};
 use rusqlite::Transaction;
 
-use crate::support::WorkerArgs;
+use crate::support::{WorkerArgs, quietly, say};
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -47,7 +45,10 @@ fn count(work: &Transaction<'_>, delivery: &Delivery) -> Result<(), HandlerError
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+    quietly(work(Args::parse()).await)
+}
+
+async fn work(args: Args) -> anyhow::Result<()> {
     let mut store = SqliteStore::open(&args.database, "count")?;
     store
         .connection()
@@ -61,16 +62,16 @@ async fn main() -> anyhow::Result<()> {
             match process(&mut store, &mut count, delivery).await? {
                 Applied::Now => {
                     counted += 1;
-                    println!("counted {id}");
+                    say(format_args!("counted {id}"))?;
                 }
                 Applied::Before => {
                     skipped += 1;
-                    println!("skipped {id}");
+                    say(format_args!("skipped {id}"))?;
                 }
-                Applied::Failed(reason) => println!("failed {id}: {reason}"),
+                Applied::Failed(reason) => say(format_args!("failed {id}: {reason}"))?,
             }
         }
     }
-    println!("empty: {counted} counted, {skipped} skipped");
+    say(format_args!("empty: {counted} counted, {skipped} skipped"))?;
     Ok(())
 }

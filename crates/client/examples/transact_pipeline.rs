@@ -9,14 +9,12 @@
 //! cargo run -p quorate-client --example transact_pipeline -- --from b --to c --until-empty
 //! ```
 
-#![allow(clippy::print_stdout, reason = "a program that shows its progress")]
-
 mod support;
 
 use clap::Parser;
 use quorate_client::{Delivery, Error, Message, Reason};
 
-use crate::support::{PAUSE, WorkerArgs};
+use crate::support::{PAUSE, WorkerArgs, quietly, say};
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -43,7 +41,10 @@ fn step(delivery: &Delivery) -> Message {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+    quietly(work(Args::parse()).await)
+}
+
+async fn work(args: Args) -> anyhow::Result<()> {
     let client = args.worker.connect().await?;
     client.declare_queue(&args.from).send().await?;
     client.declare_queue(&args.to).send().await?;
@@ -53,40 +54,43 @@ async fn main() -> anyhow::Result<()> {
             moved += u64::from(advance(&args.to, delivery).await?);
         }
     }
-    println!("empty: {moved} moved");
+    say(format_args!("empty: {moved} moved"))?;
     Ok(())
 }
 
 /// Moves one message on; false if it comes again, or was moved without our knowing.
-async fn advance(to: &str, mut delivery: Delivery) -> Result<bool, Error> {
+async fn advance(to: &str, mut delivery: Delivery) -> anyhow::Result<bool> {
     let id = delivery.message_id().to_owned();
     let result = step(&delivery);
     match delivery.ack_and().publish(to, result).commit().await {
         Ok(transacted) => {
-            println!("moved {id}: log index {}", transacted.commit.log_index);
+            say(format_args!(
+                "moved {id}: log index {}",
+                transacted.commit.log_index
+            ))?;
             Ok(true)
         }
         // Nothing was done: somebody else holds the message by now, or it waits for
         // room in the next queue, which is not its fault.
         Err(Error::Refused(refusal)) => match refusal.refused_part().map(|refused| refused.reason) {
             Some(Reason::StaleLease) => {
-                println!("too late for {id}");
+                say(format_args!("too late for {id}"))?;
                 Ok(false)
             }
             Some(Reason::QueueFull) => {
-                println!("no room for {id}");
+                say(format_args!("no room for {id}"))?;
                 // A release that gets lost costs the rest of the lease.
                 let _ = delivery.release().await;
                 tokio::time::sleep(PAUSE).await;
                 Ok(false)
             }
-            _ => Err(Error::Refused(refusal)),
+            _ => Err(Error::Refused(refusal).into()),
         },
         // All of it was done, or nothing: if nothing, the message comes again.
         Err(error) if error.is_retryable() => {
-            println!("lost sight of {id}: {error}");
+            say(format_args!("lost sight of {id}: {error}"))?;
             Ok(false)
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     }
 }

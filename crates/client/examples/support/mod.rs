@@ -1,6 +1,8 @@
-//! What the example workers have in common: where the cluster is, and when to
-//! stop.
+//! What the example workers have in common: where the cluster is, when to stop,
+//! and how to say what was done.
 
+use std::fmt;
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use quorate_client::{Client, Delivery, Error};
@@ -11,6 +13,21 @@ const WAIT: Duration = Duration::from_secs(1);
 pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 /// Messages that are leased at a time.
 const BATCH: u32 = 16;
+
+/// Shows a line of progress.
+pub(crate) fn say(line: fmt::Arguments<'_>) -> io::Result<()> {
+    writeln!(io::stdout(), "{line}")
+}
+
+/// How a worker ends: if nobody reads any more what it says, it was told enough,
+/// and has not failed.
+pub(crate) fn quietly(ended: anyhow::Result<()>) -> anyhow::Result<()> {
+    let unheard = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    match ended {
+        Err(error) if error.downcast_ref().is_some_and(unheard) => Ok(()),
+        ended => ended,
+    }
+}
 
 /// Options of a worker.
 #[derive(Debug, clap::Args)]
