@@ -215,12 +215,14 @@ impl Course {
     /// node, which is then slow rather than gone.
     fn attempt_ends(&mut self, link: &Link) -> Instant {
         if self.last_address == link.address {
-            self.attempt *= 2;
+            self.attempt = self.attempt.saturating_mul(2);
         } else {
             self.attempt = self.limits.attempt;
             self.last_address.clone_from(&link.address);
         }
-        self.limits.deadline.min(Instant::now() + self.attempt)
+        let now = Instant::now();
+        let left = self.limits.deadline.saturating_duration_since(now);
+        now + self.attempt.min(left)
     }
 
     /// Prepares another attempt, or says that there is none.
@@ -335,4 +337,26 @@ cluster_calls! {
     RemoveNodeRequest => RemoveNodeResponse, remove_node, "remove node", Once;
     TransferLeaderRequest => TransferLeaderResponse, transfer_leader, "transfer leader", Once;
     SnapshotRequest => SnapshotResponse, snapshot, "snapshot", None;
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::transport::Endpoint;
+
+    use super::*;
+    use crate::client::Client;
+
+    #[tokio::test]
+    async fn an_attempt_that_is_often_repeated_ends_by_the_deadline() {
+        let client = Client::builder().endpoint("nobody:1").connect_lazy().unwrap();
+        let limits = client.caller.limits(Duration::from_secs(3_600));
+        let mut course = Course::new::<v1::StatusRequest>(&client.caller.config, limits);
+        let link = Link {
+            address: "nobody:1".to_owned(),
+            channel: Endpoint::from_static("http://nobody:1").connect_lazy(),
+        };
+        assert!(course.attempt_ends(&link) < limits.deadline);
+        let last = (0..200).map(|_| course.attempt_ends(&link)).last();
+        assert_eq!(last, Some(limits.deadline));
+    }
 }
