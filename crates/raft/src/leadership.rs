@@ -86,12 +86,23 @@ pub(crate) fn describe(raft: &Raft, leader: Option<u64>) -> Option<LeaderInfo> {
 }
 
 fn observe(raft: &Raft, state: &Shared, lease: Duration) -> Leadership {
-    let (leader_id, current, role) = {
+    let (leader_id, current, role, alone) = {
         let metrics = raft.server_metrics();
         let metrics = metrics.borrow_watched();
-        (metrics.vote.leader_id, metrics.current_leader, metrics.state)
+        let membership = metrics.membership_config.membership();
+        // Without others a leader is its own quorum, and nobody renews its acknowledgement.
+        let alone = membership.voter_ids().all(|voter| voter == state.node_id);
+        (
+            metrics.vote.leader_id,
+            metrics.current_leader,
+            metrics.state,
+            alone,
+        )
     };
     let confirmed = || {
+        if alone {
+            return true;
+        }
         let metrics = raft.data_metrics();
         let acked = metrics.borrow_watched().last_quorum_acked;
         acked.is_some_and(|at| at.elapsed() < lease)

@@ -166,6 +166,22 @@ async fn a_follower_that_was_away_too_long_gets_a_snapshot_with_contents() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_one_leads_longer_than_a_lease() {
+    let cluster = Cluster::running(1, |_| {}).await;
+    cluster.propose(&[declare()]).await;
+    let node = cluster.places[0].node();
+    let lease = cluster.places[0].config.election_timeout_max;
+    wait_for("several leases to pass", || {
+        (node.status().uptime > lease * 5).then_some(())
+    })
+    .await;
+    assert!(node.leadership().borrow().leading);
+    let index = cluster.propose(&[publish(bodies(1, 10))]).await.index;
+    assert!(node.read_barrier().await.unwrap() >= index);
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contents_live_as_long_as_their_message_and_no_longer() {
     let mut cluster = Cluster::running(1, |_| {}).await;
     cluster.propose(&[declare()]).await;
