@@ -12,7 +12,7 @@
 //! A published message stays until it is acked, its life is over, it was dropped
 //! by a limit that the user set to do so, or a user deletes it, alone, in a purge
 //! or with its queue. Each of these is counted, and told of as an
-//! [event](event). A message whose attempts are used up, or
+//! [event]. A message whose attempts are used up, or
 //! that a holder rejects, moves to the queue's dead-letter queue or to where its
 //! dead-letter exchange routes it, or stays in its dead set; it is never dropped
 //! for that.

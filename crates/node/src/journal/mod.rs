@@ -10,7 +10,7 @@
 //! those entries are told again. The journal knows which entries its chunks
 //! cover, and takes only what comes after. What the log will not tell again is
 //! made durable before a snapshot becomes the place where a restart begins
-//! ([`keep`](Journal::keep)); if that does not work out, or if another node's
+//! (`keep`); if that does not work out, or if another node's
 //! snapshot skips entries, there is a *gap*, and an answer says so.
 //!
 //! Nothing here can fail a node or a message: the journal is derived. See
