@@ -201,6 +201,31 @@ impl Client {
     }
 }
 
+macro_rules! whose_state {
+    ($builder:ident) => {
+        impl $builder {
+            /// Ask any node for its own state, which may be behind. This works without a
+            /// leader.
+            pub fn local(mut self) -> Self {
+                self.request.local = true;
+                self.view = View::Local;
+                self
+            }
+
+            /// Ask the node at `endpoint` (`host:port`) for its own state, which may be
+            /// behind.
+            pub fn at(mut self, endpoint: &str) -> Self {
+                self.request.local = true;
+                self.view = View::Node(bare(endpoint).to_owned());
+                self
+            }
+        }
+    };
+}
+
+whose_state!(Browse);
+whose_state!(GetMessage);
+
 impl Browse {
     /// Look only at these.
     pub fn filter(mut self, filter: MessageFilter) -> Self {
@@ -223,22 +248,6 @@ impl Browse {
     /// Begin where the page before [ended](Page::next), instead of at the head.
     pub fn from(mut self, position: u64) -> Self {
         self.request.from = position;
-        self
-    }
-
-    /// Ask any node for its own state, which may be behind. This works without a
-    /// leader.
-    pub fn local(mut self) -> Self {
-        self.request.local = true;
-        self.view = View::Local;
-        self
-    }
-
-    /// Ask the node at `endpoint` (`host:port`) for its own state, which may be
-    /// behind.
-    pub fn at(mut self, endpoint: &str) -> Self {
-        self.request.local = true;
-        self.view = View::Node(bare(endpoint).to_owned());
         self
     }
 
@@ -278,22 +287,6 @@ impl GetMessage {
     /// Body and headers too.
     pub fn with_content(mut self) -> Self {
         self.request.with_content = true;
-        self
-    }
-
-    /// Ask any node for its own state, which may be behind. This works without a
-    /// leader.
-    pub fn local(mut self) -> Self {
-        self.request.local = true;
-        self.view = View::Local;
-        self
-    }
-
-    /// Ask the node at `endpoint` (`host:port`) for its own state, which may be
-    /// behind.
-    pub fn at(mut self, endpoint: &str) -> Self {
-        self.request.local = true;
-        self.view = View::Node(bare(endpoint).to_owned());
         self
     }
 
