@@ -107,6 +107,13 @@ impl Control {
         Ok(Control { file })
     }
 
+    /// The switches of the disk that this process runs on, so that a program under test can work them itself.
+    pub fn of_this_process() -> io::Result<Control> {
+        let journal = std::env::var_os(crate::JOURNAL_VARIABLE)
+            .ok_or_else(|| io::Error::other("this process runs on no faulty disk"))?;
+        Control::open(&Path::new(&journal).join(CONTROL_FILE))
+    }
+
     /// Writes fail with ENOSPC, as on a full disk, and so do new names. Also
     /// writes inside a file fail: the harsher of what file systems do.
     pub fn set_write_no_space(&self, fault: Fault) -> io::Result<()> {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use quorate_disk_shim::{Fault, FaultyDisk, Names, Report, Variant, library_path};
+use quorate_disk_shim::{Control, Fault, FaultyDisk, Names, Report, Variant, library_path};
 use tempfile::TempDir;
 
 const ROLE: &str = "DISK_SHIM_TEST_ROLE";
@@ -207,6 +207,18 @@ fn role() {
             assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(5));
             file.write_all_at(&page(3), PAGE as u64).unwrap();
             file.sync_all().unwrap();
+        }
+        "sync error, through another descriptor" => {
+            let (file, other) = (create("f"), create("f"));
+            file.sync_all().unwrap();
+            Control::of_this_process()
+                .unwrap()
+                .set_sync_error(Fault::Next(1))
+                .unwrap();
+            other.sync_all().unwrap_err();
+            assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(5));
+            file.sync_all().unwrap();
+            other.sync_all().unwrap();
         }
         "much" => {
             let file = create("f");
@@ -475,6 +487,11 @@ fn after_a_failed_sync_a_later_one_does_not_help() {
         (1, 3),
         "the page that was written again is durable, the other is not"
     );
+}
+
+#[test]
+fn every_descriptor_is_told_of_a_failed_sync_once() {
+    Bench::new().run("sync error, through another descriptor");
 }
 
 #[test]

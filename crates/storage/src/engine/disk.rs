@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+#[cfg(target_os = "linux")]
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::{Engine, Space, VALUE_LEN_MAX, Walk};
 use crate::error::{OpenError, StorageError};
@@ -35,6 +37,7 @@ pub(crate) struct Disk {
     trees: Vec<sled::Tree>,
     db: sled::Db,
     path: PathBuf,
+    _watch: hook::Watch,
 }
 
 impl Disk {
@@ -49,6 +52,7 @@ impl Disk {
             // After a crash of the process alone, part of the file may be in the page cache only. sled would
             // read it, and make a snapshot durable that relies on it.
             files::sync(&path.join("db"))?;
+            drop_cache(&path.join("db"))?;
         }
         let config = sled::Config::new()
             .path(path)
@@ -57,10 +61,13 @@ impl Disk {
             .flush_every_ms(None)
             .use_compression(false);
         let (db, trees) = Self::open_patiently(path, spaces, &config)?;
+        let file = path.join("db");
+        let watch = hook::watch(&file).map_err(StorageError::io(format!("watch {}", file.display())))?;
         let disk = Disk {
             trees,
             db,
             path: path.to_owned(),
+            _watch: watch,
         };
         if let Some(blob) = disk.first_blob() {
             return Err(OpenError::damaged(
@@ -266,6 +273,23 @@ pub(crate) fn inspect(path: &Path) -> Result<(), OpenError> {
             "its contents or checksum are not what this program writes",
         ));
     }
+    Ok(())
+}
+
+/// Has a file read from the disk. After a failed sync of an earlier process the page cache may hold what is not
+/// there, and the next sync, which finds nothing to write, would say that it is.
+fn drop_cache(path: &Path) -> Result<(), StorageError> {
+    #[cfg(target_os = "linux")]
+    fs::File::open(path)
+        .and_then(|file| {
+            Ok(posix_fadvise(
+                &file,
+                0,
+                0,
+                PosixFadviseAdvice::POSIX_FADV_DONTNEED,
+            )?)
+        })
+        .map_err(StorageError::io(format!("begin to read {}", path.display())))?;
     Ok(())
 }
 

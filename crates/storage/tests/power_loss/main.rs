@@ -39,6 +39,8 @@ use crate::ledger::{Book, Facts, Ledger};
 const LEDGER: &str = "QUORATE_POWER_LOSS_LEDGER";
 /// The seed of its workload.
 const WORK_SEED: &str = "QUORATE_POWER_LOSS_WORK_SEED";
+/// If set, it only looks whether the store notices a sync that failed elsewhere.
+const NOTICE: &str = "QUORATE_POWER_LOSS_NOTICE";
 /// If set, its sync hook is switched off.
 const NO_HOOK: &str = "QUORATE_POWER_LOSS_NO_HOOK";
 
@@ -115,11 +117,33 @@ fn program() {
         return;
     };
     let path = PathBuf::from(path);
+    if std::env::var_os(NOTICE).is_some() {
+        return notice_a_sync_that_failed_elsewhere();
+    }
     let facts = fs::read_to_string(&path).unwrap_or_default();
     let ledger = Arc::new(Ledger::open(&path));
     if let Err(what) = check_and_work(&facts, &ledger) {
         ledger.bad(&what);
     }
+}
+
+/// Ends well if the store does.
+fn notice_a_sync_that_failed_elsewhere() {
+    let data = PathBuf::from(std::env::var_os(quorate_disk_shim::DATA_VARIABLE).expect("a disk"));
+    let store = Store::open(&data, Options::default()).expect("open a store");
+    store.log.flush().expect("the disk is well");
+    let control = Control::of_this_process().expect("the control file");
+    control.set_sync_error(Fault::Next(1)).expect("set a switch");
+    hook::sync_unwatched_for_test(&data.join("data/log/db"));
+    assert_eq!(
+        control.counters().expect("the counters").faults,
+        1,
+        "the sync failed"
+    );
+    store
+        .log
+        .flush()
+        .expect_err("pages of the log may have been given up");
 }
 
 fn check_and_work(ledger_text: &str, ledger: &Arc<Ledger>) -> Result<(), String> {
@@ -230,7 +254,7 @@ impl Bench {
         self.text().lines().filter(|line| line.starts_with(start)).count()
     }
 
-    fn start(&self, seed: u64) -> Child {
+    fn command(&self, seed: u64) -> Command {
         let mut command = Command::new("sh");
         command
             .arg("-c")
@@ -247,7 +271,7 @@ impl Bench {
         self.disk.arm(&mut command);
         let output = fs::File::create(self.folder.path().join("output")).expect("a file for its output");
         command.stdout(Stdio::null()).stderr(output);
-        command.spawn().expect("start the program")
+        command
     }
 
     /// Runs the program for a while and kills it.
@@ -255,7 +279,7 @@ impl Bench {
         let control = self.disk.control().expect("the control file");
         control.set_sync_delay(plan.sync_delay).expect("set a switch");
         let (ready, from) = (self.count("ready"), self.text().len());
-        let mut child = self.start(seed);
+        let mut child = self.command(seed).spawn().expect("start the program");
         let deadline = Instant::now() + PATIENCE;
         let until = match plan.end {
             End::WhileOpening(after) => Some(Instant::now() + after),
@@ -537,6 +561,20 @@ fn everything_acknowledged_survives() {
     assert!(
         tally.pages_lost > 0 && tally.acknowledged > 0,
         "the cuts hit nothing: the shim does not bite"
+    );
+}
+
+/// sled truncates its file now and then, syncs it, and does not look whether that failed. The pages that the
+/// kernel gave up were taken for durable as soon as the next sync succeeded.
+#[test]
+fn a_failed_sync_that_sled_does_not_look_at_is_fatal() {
+    let bench = Bench::new(true);
+    let mut command = bench.command(0);
+    let status = command.env(NOTICE, "1").status().expect("start the program");
+    assert!(
+        status.success(),
+        "{}",
+        fs::read_to_string(bench.folder.path().join("output")).expect("its output")
     );
 }
 

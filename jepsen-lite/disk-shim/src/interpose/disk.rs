@@ -42,6 +42,10 @@ pub(super) struct Inner {
     pending: BTreeSet<FileId>,
     /// A failed sync left pages that only the journal can bring back.
     pinned: bool,
+    /// How many syncs of a file have failed in this process.
+    failures: BTreeMap<FileId, u64>,
+    /// How many of them a descriptor was told of. A descriptor that was never synced knows of all.
+    told: BTreeMap<(RawFd, FileId), u64>,
     /// What was removed, by the folder whose sync makes the removal durable.
     graves: BTreeMap<FileId, Vec<Grave>>,
 }
@@ -383,6 +387,17 @@ impl Disk {
 }
 
 impl Inner {
+    /// A sync of this file failed. The kernel tells every open descriptor of it once.
+    pub(super) fn sync_failed(&mut self, file: FileId) {
+        *self.failures.entry(file).or_default() += 1;
+    }
+
+    /// Whether this sync has to report a failure, be it of another descriptor.
+    pub(super) fn is_told_of_failure(&mut self, fd: RawFd, file: FileId) -> bool {
+        let failures = self.failures.get(&file).copied().unwrap_or_default();
+        self.told.insert((fd, file), failures).unwrap_or(failures) < failures
+    }
+
     /// Takes over the journal of an earlier process, and cuts off a record
     /// that its death tore.
     fn resume(&mut self, journal: RawFd) -> Option<()> {

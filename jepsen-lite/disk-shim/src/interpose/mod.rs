@@ -117,8 +117,14 @@ fn sync_through(fd: c_int, perform: impl FnOnce() -> c_long) -> c_int {
     if delay != 0 {
         std::thread::sleep(Duration::from_millis(delay));
     }
+    let mut inner = disk.lock();
     if disk.strikes(Slot::SyncError) {
-        disk.append_plain(&mut disk.lock(), Kind::SyncFailed, node.id, node.size);
+        disk.append_plain(&mut inner, Kind::SyncFailed, node.id, node.size);
+        inner.sync_failed(node.id);
+        inner.is_told_of_failure(fd, node.id);
+        return fail(libc::EIO);
+    }
+    if inner.is_told_of_failure(fd, node.id) {
         return fail(libc::EIO);
     }
     if disk.strikes(Slot::SyncLies) {
@@ -126,7 +132,6 @@ fn sync_through(fd: c_int, perform: impl FnOnce() -> c_long) -> c_int {
         return 0;
     }
     // The real sync is left out: the page cache outlives the process, and the runs get faster.
-    let mut inner = disk.lock();
     if let Some(stat) = sys::stat(fd) {
         disk.mark(&mut inner, &stat);
     }
