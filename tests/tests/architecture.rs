@@ -26,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("quorate-load", &["quorate-client"]),
     ("quorate-test-cluster", &["quorate-client", "quorate-disk-shim"]),
     ("quorate-disk-shim", &[]),
+    ("jepsen-lite-core", &[]),
     (
         "quorate-server",
         &[

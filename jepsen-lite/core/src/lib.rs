@@ -1,0 +1,21 @@
+//! What every layer of jepsen-lite has in common: data, and decisions about data.
+//!
+//! A *run* puts a cluster under a workload while a *schedule* of faults is carried out. What the clients asked
+//! for and were told is the *history*; what the replicas say they applied is the *audit log*; what the faults
+//! did is the *effects*. The *checkers* decide from these, and from nothing else, which *invariants* held. So
+//! a stored run can be judged again without the cluster, by a better checker, or by somebody who does not
+//! trust this one.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`schedule`] | which faults, when, on which nodes: explicit, so that it can be kept, edited, shortened |
+//! | [`cluster`] | what a layer must be able to do to a cluster, for a schedule to be carried out on it |
+//! | [`verdict`] | what a run came to: per invariant, with evidence |
+//!
+//! Nothing here starts a task, reads a clock or opens a connection.
+
+#![forbid(unsafe_code)]
+
+pub mod cluster;
+pub mod schedule;
+pub mod verdict;
