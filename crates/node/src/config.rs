@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::audit::Audit;
+
 /// Largest body of a message: 16 MiB.
 pub const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Most bytes of names and values of a message's headers: 64 KiB.
@@ -49,6 +51,9 @@ pub struct Config {
     /// Sessions of a node that is not heard of end after this long; so do those
     /// whose connection is gone and whose client has not resumed them.
     pub node_down_after: Duration,
+    /// Where what this node applies is written down, for fault injection;
+    /// nowhere by default.
+    pub audit: Audit,
     /// Bounds of what may wait in this node.
     pub limits: Limits,
 }
@@ -101,6 +106,7 @@ impl Default for Config {
             journal_bytes: raft.storage.journal_bytes,
             journal_age: raft.storage.journal_age,
             node_down_after: Duration::from_secs(10),
+            audit: Audit::default(),
             limits: Limits::default(),
         }
     }

@@ -18,6 +18,7 @@
 //! | `nodes` | tells the state machine which nodes live |
 //! | [`content`] | properties and body of a message, as stored |
 //! | [`error`] | what can go wrong, and what the caller may conclude |
+//! | [`audit`] | what was applied, for checkers; off unless asked for |
 //! | [`journal`] | what happened to messages, kept for a while |
 //! | [`metrics`] | names, help and values |
 //!
@@ -32,6 +33,7 @@
 //!
 //! What it leaves out: protocols, sockets of clients, the rules of queues.
 
+pub mod audit;
 pub mod broker;
 pub mod config;
 pub mod content;

@@ -44,7 +44,7 @@ impl Node {
         };
         raft.storage.journal_bytes = config.journal_bytes;
         raft.storage.journal_age = config.journal_age;
-        let observers = Arc::new(Observers::new(dispatch));
+        let observers = Arc::new(Observers::new(dispatch, config.audit));
         let consensus = Consensus::start(raft, observers.clone(), extra).await?;
         observers.start(consensus.node_id());
         let broker = Broker::new(consensus, observers, config.limits);

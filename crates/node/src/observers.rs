@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use quorate_core::Broker as State;
 use quorate_core::ids::NodeId;
-use quorate_raft::{Journal as Chunks, Observed, Observer};
+use quorate_raft::{Answering, Journal as Chunks, Observed, Observer};
 
+use crate::audit::Audit;
 use crate::dispatch::Dispatch;
 use crate::journal::Journal;
 use crate::metrics::Flow;
@@ -15,14 +16,16 @@ pub(crate) struct Observers {
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) flow: Flow,
+    audit: Audit,
 }
 
 impl Observers {
-    pub(crate) fn new(dispatch: Arc<Dispatch>) -> Self {
+    pub(crate) fn new(dispatch: Arc<Dispatch>, audit: Audit) -> Self {
         Self {
             dispatch,
             journal: Arc::default(),
             flow: Flow::default(),
+            audit,
         }
     }
 
@@ -35,8 +38,13 @@ impl Observers {
 }
 
 impl Observer for Observers {
-    fn opened(&self, journal: Chunks) {
+    fn opened(&self, node: NodeId, journal: Chunks) {
+        self.audit.opened(node);
         self.journal.opened(journal);
+    }
+
+    fn answering(&self, entry: Answering<'_>, state: &State) {
+        self.audit.answering(entry, state);
     }
 
     fn applied(&self, entry: Observed<'_>, state: &State) {
@@ -46,7 +54,8 @@ impl Observer for Observers {
         self.journal.applied(entry.index, entry.events, state);
     }
 
-    fn restored(&self, index: u64) {
+    fn restored(&self, index: u64, term: u64, state: &State) {
+        self.audit.restored(index, term, state);
         self.dispatch.restored();
         self.journal.restored(index);
     }

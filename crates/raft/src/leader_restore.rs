@@ -23,7 +23,7 @@ use openraft::raft::{
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader, RaftNetworkV2, Snapshot};
 use parking_lot::Mutex;
-use quorate_core::ids::Timestamp;
+use quorate_core::ids::{NodeId, Timestamp};
 use quorate_core::{Broker, batch};
 use quorate_storage::{Journal, Options, Store};
 
@@ -211,9 +211,9 @@ impl RaftNetworkV2<TypeConfig> for Wire {
 struct Nobody;
 
 impl Observer for Nobody {
-    fn opened(&self, _: Journal) {}
+    fn opened(&self, _: NodeId, _: Journal) {}
     fn applied(&self, _: Observed<'_>, _: &Broker) {}
-    fn restored(&self, _: u64) {}
+    fn restored(&self, _: u64, _: u64, _: &Broker) {}
     fn keep(&self, _: u64) {}
 }
 

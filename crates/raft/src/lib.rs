@@ -80,5 +80,5 @@ pub use error::{ContentError, Failure, MembershipError, ProposeError, ReadError,
 pub use identity::ClusterId;
 pub use leadership::{Epoch, LeaderInfo, Leadership};
 pub use quorate_storage::{Coverage, Journal, JournalStats};
-pub use state_machine::{Observed, Observer};
+pub use state_machine::{Answering, Observed, Observer, Payload};
 pub use status::{MemberStatus, Role, Status};

@@ -10,7 +10,7 @@
 //! It reads no clock and no disk. An entry that cannot be decoded, or that
 //! breaks the broker's invariants, stops the node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +21,10 @@ use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, Snapshot};
 use parking_lot::{Mutex, RwLock};
 use quorate_core::batch;
+use quorate_core::command::Request;
 use quorate_core::effect::Effect;
 use quorate_core::event::Event;
+use quorate_core::ids::NodeId;
 use quorate_core::{Applied, Broker};
 use quorate_storage::{Journal, Store};
 use tokio::sync::{Notify, watch};
@@ -36,17 +38,56 @@ use crate::types::{Answer, Batch, LeaderId, LogId, Member, SnapshotMeta, StoredM
 pub trait Observer: Send + Sync + 'static {
     /// The node's data is open; comes before everything else, and once. What
     /// follows from the log can be kept in the journal beside it.
-    fn opened(&self, journal: Journal);
+    fn opened(&self, node: NodeId, journal: Journal);
+    /// An entry was applied, `state` is what came of it, and nobody has been told
+    /// yet: what is done here is done before the proposer has its answer, and
+    /// delays it. Comes for every entry, also for those that are not about the
+    /// broker.
+    fn answering(&self, _entry: Answering<'_>, _state: &Broker) {}
     /// An entry was applied, and `state` is what came of it.
     fn applied(&self, entry: Observed<'_>, state: &Broker);
-    /// The state was replaced by a snapshot: effects and events of the entries
-    /// up to `index` that were not applied here will not come.
-    fn restored(&self, index: u64);
+    /// The state was replaced by `state`, from a snapshot: effects and events of
+    /// the entries up to `index`, which the leader of `term` wrote, that were not
+    /// applied here will not come.
+    fn restored(&self, index: u64, term: u64, state: &Broker);
     /// A later start is about to begin after `index`, so that effects and events
     /// up to there, which were all told, will not come again. What is to
     /// outlast that must be durable before this returns. On a thread that may
     /// block.
     fn keep(&self, index: u64);
+}
+
+/// An entry that was applied, before its proposer is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Answering<'a> {
+    /// Where it stands in the log.
+    pub index: u64,
+    /// Of the leader that wrote it.
+    pub term: u64,
+    /// What it holds.
+    pub payload: Payload<'a>,
+}
+
+/// What an entry holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Nothing: a leader has begun.
+    Blank,
+    /// Who is a member from here on.
+    Members {
+        /// The sets of voters of which each must agree: one, or two while they
+        /// change.
+        voters: &'a [BTreeSet<u64>],
+        /// Those that only follow.
+        learners: &'a [u64],
+    },
+    /// Requests, and what came of them.
+    Batch {
+        /// In order.
+        requests: &'a [Request],
+        /// One for each request, and all else.
+        applied: &'a Applied,
+    },
 }
 
 /// What came of an entry, as an [`Observer`] is told.
@@ -114,7 +155,9 @@ impl StateMachine {
             grown: Notify::new(),
             removed: watch::Sender::new(false),
         };
-        shared.observer.opened(shared.store.journal.clone());
+        shared
+            .observer
+            .opened(NodeId(node_id), shared.store.journal.clone());
         Self {
             shared: Arc::new(shared),
         }
@@ -176,22 +219,34 @@ impl Shared {
             membership: meta.last_membership.clone(),
         };
         self.upkeep.lock().reset(index);
-        self.observer.restored(index);
+        let term = meta.last_log_id.map_or(0, |id| id.leader_id.term);
+        self.observer.restored(index, term, &self.broker.read());
         drop(old);
     }
 
-    fn apply_batch(&self, id: LogId, bytes: bytes::Bytes) -> io::Result<Applied> {
+    fn apply_batch(&self, id: LogId, bytes: bytes::Bytes) -> io::Result<(Vec<Request>, Applied)> {
         let unreadable = |error| io::Error::new(io::ErrorKind::InvalidData, format!("entry {id}: {error}"));
         let batch = batch::Batch::decode(bytes).map_err(unreadable)?;
         let (meta, lengths) = (batch.meta(id.index), batch.content_lengths());
-        catch_unwind(AssertUnwindSafe(|| {
+        let applied = catch_unwind(AssertUnwindSafe(|| {
             self.broker.write().apply(meta, &batch.requests, &lengths)
         }))
         .map_err(|panic| {
             let broken = format!("applying entry {id}: {}", panic_text(&*panic));
             let _ = self.broken.set(broken.clone());
             io::Error::other(broken)
-        })
+        })?;
+        Ok((batch.requests, applied))
+    }
+
+    /// Tells that the proposer of an entry is about to be answered.
+    fn tell_answering(&self, id: LogId, payload: Payload<'_>) {
+        let entry = Answering {
+            index: id.index,
+            term: id.leader_id.term,
+            payload,
+        };
+        self.observer.answering(entry, &self.broker.read());
     }
 
     fn take_membership(&self, id: LogId, membership: crate::types::Membership) {
@@ -230,13 +285,26 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             let id = entry.log_id;
             let mut observed = None;
             let answer = match entry.payload {
-                EntryPayload::Blank => Answer::default(),
+                EntryPayload::Blank => {
+                    self.shared.tell_answering(id, Payload::Blank);
+                    Answer::default()
+                }
                 EntryPayload::Membership(membership) => {
+                    let payload = Payload::Members {
+                        voters: membership.get_joint_config(),
+                        learners: &membership.learner_ids().collect::<Vec<_>>(),
+                    };
+                    self.shared.tell_answering(id, payload);
                     self.shared.take_membership(id, membership);
                     Answer::default()
                 }
                 EntryPayload::Normal(Batch(bytes)) => {
-                    let applied = self.shared.apply_batch(id, bytes)?;
+                    let (requests, applied) = self.shared.apply_batch(id, bytes)?;
+                    let payload = Payload::Batch {
+                        requests: &requests,
+                        applied: &applied,
+                    };
+                    self.shared.tell_answering(id, payload);
                     self.shared.upkeep.lock().note(id.index, &applied.effects);
                     observed = Some((applied.effects, applied.events));
                     Answer {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_core::command::{Command, NewMessage, Publish, Request, SettingsPatch};
-use quorate_core::ids::{QueueName, Timestamp};
+use quorate_core::ids::{NodeId, QueueName, Timestamp};
 use quorate_core::{Broker, batch};
 use quorate_raft::{Config, Consensus, Journal, Observed, Observer, ProposeError, Proposed, StartError};
 use tonic::service::Routes;
@@ -30,7 +30,7 @@ pub(crate) struct Counter {
 }
 
 impl Observer for Counter {
-    fn opened(&self, _: Journal) {
+    fn opened(&self, _: NodeId, _: Journal) {
         assert!(!self.opened.swap(true, Ordering::SeqCst));
     }
 
@@ -42,8 +42,9 @@ impl Observer for Counter {
         self.applied.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn restored(&self, index: u64) {
+    fn restored(&self, index: u64, _: u64, state: &Broker) {
         assert!(self.opened.load(Ordering::SeqCst));
+        assert!(state.index() <= index);
         self.last.store(index, Ordering::SeqCst);
         self.restored.fetch_add(1, Ordering::SeqCst);
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use quorate_core::Broker;
+use quorate_core::ids::NodeId;
 use quorate_raft::log_store::LogStore;
 use quorate_raft::state_machine::StateMachine;
 use quorate_raft::types::TypeConfig;
@@ -15,9 +16,9 @@ use quorate_storage::{Options, Store};
 struct Nobody;
 
 impl Observer for Nobody {
-    fn opened(&self, _: Journal) {}
+    fn opened(&self, _: NodeId, _: Journal) {}
     fn applied(&self, _: Observed<'_>, _: &Broker) {}
-    fn restored(&self, _: u64) {}
+    fn restored(&self, _: u64, _: u64, _: &Broker) {}
     fn keep(&self, _: u64) {}
 }
 
