@@ -27,6 +27,10 @@ demo *ARGS:
 test *ARGS:
     cargo test --workspace {{ARGS}}
 
+# Random logs against the model and what is promised: many more of them, in release
+layer-0 CASES="20000":
+    PROPTEST_CASES={{CASES}} cargo test --release -p quorate-core --test properties
+
 # Load on three nodes of its own, or on a cluster that runs (`--endpoint`)
 bench *ARGS:
     cargo run --release -- bench {{ARGS}}

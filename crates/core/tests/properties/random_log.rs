@@ -1,16 +1,10 @@
-//! Random logs: what must hold of any of them.
+//! Logs with all commands in them, in which most commands can be done.
 //!
-//! `PROPTEST_CASES` sets how many are tried (256). A failure prints the log that
-//! shows it, shrunk, and keeps its seed beside this file.
-
-mod journal;
-mod model;
+//! First a *plan* is drawn. Running it turns it into a log: only then is it known
+//! which tokens there are to settle, and which messages to operate on.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 
-use journal::Journal;
-use model::Model;
 use proptest::prelude::*;
 use proptest::sample::select;
 use quorate_core::browse::{Filter, MessageView};
@@ -23,336 +17,29 @@ use quorate_core::ids::{
     ClientId, ConsumerId, ExchangeName, Incarnation, MessageId, Millis, NodeId, QueueName, RequestId,
     SessionId, Timestamp, Token,
 };
-use quorate_core::outcome::{Outcome, Published, Rejection, Reply};
-use quorate_core::{Applied, Broker, Meta, invariants};
+use quorate_core::outcome::Reply;
+use quorate_core::{Applied, Broker, Meta};
 
-proptest! {
-    /// Equal logs, equal brokers.
-    #[test]
-    fn the_same_log_gives_the_same_state_answers_and_effects(plan in plan()) {
-        let log = log_of(&plan);
-        let (mut one, mut other) = (Broker::new(), Broker::new());
-        for entry in &log {
-            prop_assert_eq!(entry.apply(&mut one), entry.apply(&mut other));
-            prop_assert_eq!(one.state_hash(), other.state_hash());
-        }
-        prop_assert_eq!(bytes_of(&one), bytes_of(&other));
-    }
-
-    /// A snapshot forgets nothing, wherever it is taken.
-    #[test]
-    fn a_restored_broker_goes_on_as_the_one_it_was_taken_of(plan in plan(), at in any::<prop::sample::Index>()) {
-        let log = log_of(&plan);
-        let at = at.index(log.len());
-        let mut original = Broker::new();
-        let mut always_restored = Broker::new();
-        let mut once_restored = None;
-        for (n, entry) in log.iter().enumerate() {
-            let applied = entry.apply(&mut original);
-            prop_assert_eq!(&entry.apply(&mut always_restored), &applied);
-            if let Some(restored) = &mut once_restored {
-                prop_assert_eq!(&entry.apply(restored), &applied);
-            }
-            let bytes = bytes_of(&original);
-            prop_assert_eq!(&bytes_of(&always_restored), &bytes);
-            always_restored = restore(&bytes);
-            prop_assert_eq!(always_restored.state_hash(), original.state_hash());
-            prop_assert_eq!(always_restored.next_deadline(), original.next_deadline());
-            if n == at {
-                once_restored = Some(restore(&bytes));
-            }
-        }
-        if let Some(restored) = once_restored {
-            prop_assert_eq!(bytes_of(&restored), bytes_of(&original));
-        }
-    }
-
-    /// What a snapshot shows is what was there when it was taken.
-    #[test]
-    fn a_snapshot_does_not_see_what_comes_after(plan in plan(), at in any::<prop::sample::Index>()) {
-        let log = log_of(&plan);
-        let at = at.index(log.len());
-        let mut broker = Broker::new();
-        let mut taken = None;
-        for (n, entry) in log.iter().enumerate() {
-            entry.apply(&mut broker);
-            if n == at {
-                taken = Some((broker.snapshot(), bytes_of(&broker)));
-            }
-        }
-        let (snapshot, bytes) = taken.unwrap();
-        prop_assert_eq!(write(&snapshot), bytes);
-    }
-
-    /// The broker is in order after every entry.
-    #[test]
-    fn the_invariants_hold(plan in plan()) {
-        let mut broker = Broker::new();
-        for entry in log_of(&plan) {
-            entry.apply(&mut broker);
-            let violations = invariants::check(&broker);
-            prop_assert!(violations.is_empty(), "after entry {}: {:?}", entry.meta.index, violations);
-        }
-    }
-
-    /// The broker does what a naive one does.
-    #[test]
-    fn the_broker_does_what_the_model_does(plan in plan()) {
-        let mut broker = Broker::new();
-        let mut model = Model::default();
-        for entry in log_of(&plan) {
-            let applied = entry.apply(&mut broker);
-            let expected = model.apply(entry.meta.index, entry.meta.at, &entry.requests, &entry.contents);
-            compare(&applied, &expected)?;
-            compare_views(&broker, &model)?;
-        }
-    }
-
-    /// Events leave nothing out, and tell of nothing that was not.
-    #[test]
-    fn events_alone_say_where_every_message_is(plan in plan()) {
-        let mut broker = Broker::new();
-        let mut journal = Journal::default();
-        for entry in log_of(&plan) {
-            for event in entry.apply(&mut broker).events {
-                journal.read(&event).map_err(TestCaseError::fail)?;
-            }
-            journal.agrees_with(&broker).map_err(TestCaseError::fail)?;
-        }
-    }
-
-    /// Contents are dropped once, after their last message.
-    #[test]
-    fn every_content_is_live_or_was_dropped(plan in plan()) {
-        let mut broker = Broker::new();
-        let mut live = std::collections::BTreeSet::new();
-        for entry in log_of(&plan) {
-            let applied = entry.apply(&mut broker);
-            for (request, outcome) in entry.requests.iter().zip(&applied.outcomes) {
-                let published = match (&request.command, outcome) {
-                    (Command::Publish(_), Ok(Reply::Published(published))) => std::slice::from_ref(published),
-                    (Command::Transact { .. }, Ok(Reply::Transacted { published, .. })) => published,
-                    _ => &[],
-                };
-                // A repeated request says again what was published earlier.
-                let new = published.iter().filter(|published| published.first.index == entry.meta.index);
-                live.extend(new.flat_map(taken));
-            }
-            for effect in &applied.effects {
-                if let Effect::ContentDropped { id } = effect {
-                    prop_assert!(live.remove(id), "{} was dropped twice, or never there", id);
-                }
-            }
-            let mut contents: Vec<_> = broker.snapshot().contents().map(|(id, _)| id).collect();
-            contents.sort();
-            prop_assert_eq!(contents, live.iter().copied().collect::<Vec<_>>());
-        }
-    }
-
-    /// Broken bytes are refused, not believed, and do not bring the node down.
-    #[test]
-    fn a_damaged_snapshot_is_refused(plan in plan(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
-        let mut broker = Broker::new();
-        for entry in log_of(&plan) {
-            entry.apply(&mut broker);
-        }
-        let bytes = bytes_of(&broker);
-        let at = at.index(bytes.len());
-        let mut flipped = bytes.clone();
-        flipped[at] ^= 1 << bit;
-        prop_assert!(Broker::restore([Ok::<_, Infallible>(flipped)].into_iter()).is_err());
-        prop_assert!(Broker::restore([Ok::<_, Infallible>(&bytes[..at])].into_iter()).is_err());
-        let longer = [Ok::<_, Infallible>(&bytes[..]), Ok(&[0])];
-        prop_assert!(Broker::restore(longer.into_iter()).is_err());
-    }
-}
-
-/// The messages of a publish that entered a queue.
-fn taken(published: &Published) -> impl Iterator<Item = MessageId> {
-    let Published { first, count, .. } = *published;
-    let gone = |place| {
-        let mut duplicates = published.duplicates.iter();
-        published.unroutable.contains(&place) || duplicates.any(|duplicate| duplicate.place == place)
-    };
-    (0..count)
-        .filter(move |place| !gone(*place))
-        .map(move |place| MessageId {
-            number: first.number + place,
-            ..first
-        })
-}
-
-// ------------------------------------------------------------------- comparing
-
-fn compare(applied: &Applied, expected: &Applied) -> Result<(), TestCaseError> {
-    let outcomes = |applied: &Applied| applied.outcomes.iter().cloned().map(coarse).collect::<Vec<_>>();
-    prop_assert_eq!(outcomes(applied), outcomes(expected));
-    let dropped = |effect: &&Effect| matches!(effect, Effect::ContentDropped { .. });
-    let told = |applied: &Applied| -> Vec<Effect> {
-        applied
-            .effects
-            .iter()
-            .filter(|effect| !dropped(effect))
-            .cloned()
-            .collect()
-    };
-    prop_assert_eq!(told(applied), told(expected));
-    let contents = |applied: &Applied| {
-        let dropped = applied
-            .effects
-            .iter()
-            .filter(dropped)
-            .map(|effect| format!("{effect:?}"));
-        let mut dropped: Vec<String> = dropped.collect();
-        dropped.sort();
-        dropped
-    };
-    prop_assert_eq!(contents(applied), contents(expected));
-    prop_assert_eq!(&applied.repeated, &expected.repeated);
-    Ok(())
-}
-
-/// How a refusal is worded is not compared.
-fn coarse(outcome: Outcome) -> Outcome {
-    match outcome {
-        Ok(Reply::Operated { results, queues }) => {
-            let results = results.into_iter().map(|result| result.map_err(coarse_rejection));
-            Ok(Reply::Operated {
-                results: results.collect(),
-                queues,
-            })
-        }
-        other => other.map_err(coarse_rejection),
-    }
-}
-
-fn coarse_rejection(rejection: Rejection) -> Rejection {
-    match rejection {
-        Rejection::InvalidArgument { .. } => Rejection::InvalidArgument {
-            field: String::new(),
-            problem: String::new(),
-        },
-        Rejection::QueueFull { queue, .. } => Rejection::QueueFull {
-            queue,
-            limit: String::new(),
-        },
-        Rejection::ExchangeConflict { exchange, .. } => Rejection::ExchangeConflict {
-            exchange,
-            differing: Vec::new(),
-        },
-        Rejection::WrongState { message, state, .. } => Rejection::WrongState {
-            message,
-            state,
-            problem: String::new(),
-        },
-        Rejection::TransactionRefused { part, cause } => Rejection::TransactionRefused {
-            part,
-            cause: Box::new(coarse_rejection(*cause)),
-        },
-        other => other,
-    }
-}
-
-fn compare_views(broker: &Broker, model: &Model) -> Result<(), TestCaseError> {
-    prop_assert_eq!(broker.next_deadline().map(|at| at.0), model.next_deadline());
-    prop_assert_eq!(broker.totals().queues, model.queues.len() as u64);
-    for queue in &model.queues {
-        let view = broker.queue(&queue.name).unwrap();
-        prop_assert_eq!(view.counts, model.counts(queue), "counts of {}", queue.name);
-        prop_assert_eq!(view.paused, queue.paused);
-        prop_assert_eq!(view.active_consumer, model.active_consumer(queue));
-        prop_assert_eq!(view.oldest_ready, model.oldest_ready(queue));
-        prop_assert_eq!(view.oldest_leased, model.oldest_leased(queue));
-        prop_assert_eq!(broker.explain(&queue.name), Some(model.explain(queue)));
-        compare_messages(broker, model, queue)?;
-    }
-    for exchange in &model.exchanges {
-        let view = broker.exchange(&exchange.name).unwrap();
-        let counts = (view.received, view.unroutable, view.duplicates);
-        let expected = (exchange.received, exchange.unroutable, exchange.duplicates);
-        prop_assert_eq!(counts, expected, "counts of {}", exchange.name);
-        prop_assert_eq!(&view.bindings, &exchange.bindings);
-    }
-    prop_assert_eq!(broker.totals().exchanges, model.exchanges.len() as u64);
-    prop_assert_eq!(broker.totals().sessions, model.sessions.len() as u64);
-    for session in &model.sessions {
-        let view = broker.session(session.id).unwrap();
-        prop_assert_eq!((view.node, view.epoch), (session.node, session.epoch));
-        let consumers: Vec<_> = view
-            .consumers
-            .iter()
-            .map(|c| (c.id, c.credit, c.in_flight))
-            .collect();
-        prop_assert_eq!(consumers, model.consumers_of(session.id));
-    }
-    Ok(())
-}
-
-/// All messages of a queue, and how they are found.
-fn compare_messages(broker: &Broker, model: &Model, queue: &model::Queue) -> Result<(), TestCaseError> {
-    let browsed = broker.browse(&queue.name, 0, usize::MAX, usize::MAX, &Filter::default());
-    let known = |view: MessageView| MessageView {
-        lease: None,
-        dead: view.dead.map(|(reason, _)| (reason, Timestamp(0))),
-        ..view
-    };
-    let messages: Vec<MessageView> = browsed.unwrap().messages.into_iter().map(known).collect();
-    prop_assert_eq!(&messages, &model.browse(queue));
-    let ids = messages.iter().map(|message| Selector::Message(message.id));
-    let dedup_ids = ["x", "y", "z"].map(|id| Selector::DedupId(id.to_owned()));
-    for selector in ids.chain(dedup_ids) {
-        let found = broker
-            .find(&queue.name, &selector)
-            .map(|message| message.position);
-        prop_assert_eq!(
-            found,
-            model.find_selected(queue, &selector),
-            "{:?} in {}",
-            selector,
-            queue.name
-        );
-    }
-    Ok(())
-}
-
-fn bytes_of(broker: &Broker) -> Vec<u8> {
-    write(&broker.snapshot())
-}
-
-fn write(snapshot: &quorate_core::Snapshot) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut sink = |piece: &[u8]| {
-        assert!(piece.len() <= quorate_core::snapshot::PIECE_BYTES_MAX);
-        bytes.extend_from_slice(piece);
-        Ok::<_, Infallible>(())
-    };
-    snapshot.write(&mut sink).unwrap();
-    bytes
-}
-
-fn restore(bytes: &[u8]) -> Broker {
-    Broker::restore(bytes.chunks(1000).map(Ok::<_, Infallible>)).unwrap()
-}
-
-// --------------------------------------------------------------------- the log
-
+/// An entry of the log.
 #[derive(Clone, Debug)]
-struct Entry {
-    meta: Meta,
-    requests: Vec<Request>,
-    contents: Vec<u32>,
+pub(crate) struct Entry {
+    pub(crate) meta: Meta,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) contents: Vec<u32>,
 }
 
 impl Entry {
-    fn apply(&self, broker: &mut Broker) -> Applied {
+    pub(crate) fn apply(&self, broker: &mut Broker) -> Applied {
         broker.apply(self.meta, &self.requests, &self.contents)
     }
 }
 
 /// An entry to be: tokens and epochs are known only when it is its turn.
 #[derive(Clone, Debug)]
-struct PlannedEntry {
+pub(crate) struct PlannedEntry {
     passes: u64,
+    /// The clock of its leader is behind cluster time by that.
+    behind: u64,
     requests: Vec<(PlannedId, Planned)>,
 }
 
@@ -395,7 +82,7 @@ enum Planned {
     Close(SessionId, prop::sample::Index),
 }
 
-fn plan() -> impl Strategy<Value = Vec<PlannedEntry>> {
+pub(crate) fn plan() -> impl Strategy<Value = Vec<PlannedEntry>> {
     (setting_up(), prop::collection::vec(planned_entry(), 1..80))
         .prop_map(|(first, rest)| [vec![first], rest].concat())
 }
@@ -425,6 +112,7 @@ fn setting_up() -> impl Strategy<Value = PlannedEntry> {
         });
     commands.prop_map(|commands| PlannedEntry {
         passes: 0,
+        behind: 0,
         requests: commands
             .into_iter()
             .map(|c| (PlannedId::None, Planned::Command(c.into())))
@@ -440,9 +128,36 @@ fn planned_entry() -> impl Strategy<Value = PlannedEntry> {
         2 => select(vec![5_000_u64, 10_000, 20_000]),
         1 => select(vec![60_000_u64, 599_999, 610_000]),
     ];
-    let request = (planned_id(), planned());
-    (passes, prop::collection::vec(request, 0..4))
-        .prop_map(|(passes, requests)| PlannedEntry { passes, requests })
+    let behind = prop_oneof![9 => Just(0_u64), 1 => 1..5_000_u64];
+    let requests = prop::collection::vec((planned_id(), planned()), 0..4);
+    (passes, behind, requests).prop_map(|(passes, behind, requests)| PlannedEntry {
+        passes,
+        behind,
+        requests,
+    })
+}
+
+/// The same plan with each command in an entry of its own, so that what comes of an
+/// entry comes of one command, or of the time.
+pub(crate) fn one_by_one(plan: &[PlannedEntry]) -> Vec<PlannedEntry> {
+    let single = |entry: &PlannedEntry| {
+        let time = PlannedEntry {
+            requests: Vec::new(),
+            ..entry.clone()
+        };
+        let behind = entry.behind;
+        let commands = entry
+            .requests
+            .clone()
+            .into_iter()
+            .map(move |request| PlannedEntry {
+                passes: 0,
+                behind,
+                requests: vec![request],
+            });
+        std::iter::once(time).chain(commands)
+    };
+    plan.iter().flat_map(single).collect()
 }
 
 fn planned_id() -> impl Strategy<Value = PlannedId> {
@@ -873,7 +588,7 @@ fn operate(
 }
 
 /// Turns a plan into a log, by running it.
-fn log_of(plan: &[PlannedEntry]) -> Vec<Entry> {
+pub(crate) fn log_of(plan: &[PlannedEntry]) -> Vec<Entry> {
     let mut broker = Broker::new();
     let mut tokens: Vec<Token> = Vec::new();
     let mut epochs: Vec<u64> = vec![0];
@@ -950,7 +665,7 @@ fn log_of(plan: &[PlannedEntry]) -> Vec<Entry> {
         let entry = Entry {
             meta: Meta {
                 index,
-                at: Timestamp(at),
+                at: Timestamp(at - at.min(planned.behind)),
                 digest: index,
             },
             requests,
