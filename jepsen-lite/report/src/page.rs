@@ -1,0 +1,302 @@
+//! The page: verdict, promises, the run in time, the lives of messages.
+
+use std::fmt::Write as _;
+
+use jepsen_lite_core::verdict::Verdict;
+
+use crate::axis::Time;
+use crate::escape::{Text, json_in_script};
+use crate::fate::{Fate, fates};
+use crate::run::Run;
+use crate::{bands, lanes, lives, plots, scatter, summary, words};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The whole page.
+pub(crate) fn page(run: &Run) -> String {
+    let time = Time::spanning(moments(run));
+    let fates = fates(run);
+    let (dots, scale) = scatter::dots(run, &fates, time);
+    let lives = lives::lives(run, &dots, time);
+    let verdict = run.results.verdict;
+    let title = format!(
+        "{}, seed {}: {}",
+        run.schedule.name,
+        run.schedule.seed,
+        words::verdict(verdict)
+    );
+
+    let mut html = String::with_capacity(64 * 1024);
+    let _ = write!(
+        html,
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\">\
+         <title>{}</title><link rel=\"icon\" href=\"data:,\"><style>\n{STYLE}</style></head><body>\n",
+        Text(&title)
+    );
+    head(&mut html, run);
+    let _ = write!(
+        html,
+        "<main>\n<div class=\"columns\"><section aria-labelledby=\"done\"><h2 id=\"done\">What was done</h2>{}</section>\n\
+         <section aria-labelledby=\"seen\"><h2 id=\"seen\">What was seen</h2>{}</section></div>\n\
+         <section aria-labelledby=\"promises\"><h2 id=\"promises\">What held</h2>{}</section>\n",
+        summary::done(run, time),
+        summary::seen(run),
+        summary::promises(run)
+    );
+    run_in_time(&mut html, run, time, &scatter::draw(&dots, scale));
+    life(&mut html, &lives);
+    let _ = write!(
+        html,
+        "</main>\n<script type=\"application/json\" id=\"data\">{}</script>\n<script>\n{SCRIPT}</script>\n</body></html>\n",
+        json_in_script(&lives.json)
+    );
+    html
+}
+
+/// Everything that has a time, so that all of it is on the page.
+fn moments(run: &Run) -> impl Iterator<Item = f64> {
+    let calls = run
+        .calls
+        .iter()
+        .flat_map(|call| [Some(call.begin_ms), call.end_ms]);
+    let effects = run
+        .effects
+        .iter()
+        .flat_map(|effect| [Some(effect.from_ms as f64), effect.until_ms.map(|ms| ms as f64)]);
+    calls
+        .chain(effects)
+        .flatten()
+        .chain(run.statuses.iter().map(|status| status.at_ms as f64))
+        .chain([run.schedule.load_ms as f64])
+}
+
+fn head(html: &mut String, run: &Run) {
+    let class = match run.results.verdict {
+        Verdict::Valid => "valid",
+        Verdict::Unknown => "unknown",
+        Verdict::Violated => "violated",
+        Verdict::Harness => "harness",
+    };
+    let schedule = &run.schedule;
+    let _ = write!(
+        html,
+        "<header class=\"{class}\"><p class=\"what\">jepsen-lite · {} · seed {}</p>\
+         <h1><span class=\"verdict {class}\">{}</span></h1><p class=\"sentence\">{}</p>",
+        Text(&schedule.name),
+        schedule.seed,
+        words::verdict(run.results.verdict),
+        Text(&summary::sentence(run)),
+    );
+    if !schedule.about.is_empty() {
+        let _ = write!(html, "<p class=\"about\">{}</p>", Text(&schedule.about));
+    }
+    let notes: Vec<&String> = run.results.notes.iter().collect();
+    if notes.len() > 1
+        || (notes.len() == 1 && matches!(run.results.verdict, Verdict::Valid | Verdict::Violated))
+    {
+        html.push_str("<ul class=\"notes\">");
+        for note in notes {
+            let _ = write!(html, "<li>{}</li>", Text(note));
+        }
+        html.push_str("</ul>");
+    }
+    let parameters: Vec<String> = schedule
+        .workload
+        .parameters
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    let _ = write!(
+        html,
+        "<dl><div><dt>workload</dt><dd>{}{}</dd></div><div><dt>nodes</dt><dd>{}</dd></div>\
+         <div><dt>load for</dt><dd>{}</dd></div>",
+        Text(&schedule.workload.name),
+        Text(&if parameters.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", parameters.join(", "))
+        }),
+        schedule.nodes,
+        words::duration(schedule.load_ms as f64),
+    );
+    if !schedule.settings.is_empty() {
+        let settings: Vec<String> = schedule
+            .settings
+            .iter()
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        let _ = write!(
+            html,
+            "<div><dt>settings</dt><dd>{}</dd></div>",
+            Text(&settings.join(", "))
+        );
+    }
+    let _ = write!(
+        html,
+        "</dl><p class=\"repeat\"><span>The same again:</span> <code>{}</code></p></header>\n",
+        Text(&run.results.repeat)
+    );
+}
+
+fn run_in_time(html: &mut String, run: &Run, time: Time, scatter: &str) {
+    let changes = bands::changes(&run.statuses);
+    let axis = axis(time);
+    let _ = write!(
+        html,
+        "<section aria-labelledby=\"time\"><h2 id=\"time\">The run in time</h2>\
+         <p>Time runs from left to right, and is the same in all of it. Grey bands are faults; their numbers are \
+         those of the list above. A dashed line is a change of the leader.</p>\n\
+         <div class=\"time\"><div class=\"behind\">{}<div class=\"cursor\" hidden><output></output></div></div>\n\
+         <div class=\"row\"><span class=\"label\">faults</span>{}</div>{axis}",
+        bands::across(&run.effects, &changes, time),
+        bands::numbers(&run.effects, time),
+    );
+    heading(
+        html,
+        "Clients",
+        &[
+            ("swatch bars", "calls that were done, by their number"),
+            ("swatch refused", "some were refused"),
+            ("swatch unknown", "an answer never came"),
+            ("swatch waiting", "waited long"),
+        ],
+    );
+    html.push_str(&lanes::clients(run, time));
+    heading(
+        html,
+        "Nodes",
+        &[
+            ("swatch leader", "leads (a colour for each term)"),
+            ("swatch follower", "follows"),
+            ("swatch candidate", "wants to lead"),
+            ("swatch learner", "learns"),
+            ("swatch silent", "does not answer"),
+            ("swatch fault", "a fault is done to it"),
+        ],
+    );
+    html.push_str(&lanes::nodes(run, time));
+    if !changes.is_empty() {
+        let told: Vec<String> = changes
+            .iter()
+            .take(40)
+            .map(|change| {
+                format!(
+                    "{} node {} (term {})",
+                    words::moment(change.at_ms),
+                    change.node,
+                    change.term
+                )
+            })
+            .collect();
+        let _ = write!(
+            html,
+            "<details class=\"changes\"><summary>{} of the leader</summary><p>{}</p></details>",
+            words::counted(changes.len() as u64, "change"),
+            told.join("; ")
+        );
+    }
+    html.push_str(&axis);
+    heading(
+        html,
+        "Time until a publish was confirmed",
+        &[
+            ("stroke p50", "half were faster"),
+            ("stroke p99", "99 of 100 were faster"),
+            ("stroke max", "the slowest"),
+            ("swatch unknown dot", "gave up without an answer"),
+        ],
+    );
+    html.push_str(&plots::latency(&run.calls, time));
+    heading(
+        html,
+        "A second",
+        &[
+            ("stroke published", "publishes confirmed"),
+            ("stroke received", "deliveries received"),
+            ("stroke settled", "settlements done"),
+        ],
+    );
+    html.push_str(&plots::rate(&run.calls, time));
+    html.push_str(&axis);
+    let fates: Vec<(String, &str)> = Fate::ALL
+        .iter()
+        .map(|fate| {
+            let kind = if fate.is_lost() { "key" } else { "swatch dot" };
+            (format!("{kind} {}", fate.class()), fate.words())
+        })
+        .collect();
+    let fates: Vec<(&str, &str)> = fates
+        .iter()
+        .map(|(class, words)| (class.as_str(), *words))
+        .collect();
+    heading(html, "Each publish, and how long until a worker had it", &fates);
+    let _ = write!(
+        html,
+        "<div id=\"publishes\">{scatter}</div>{axis}</div></section>\n"
+    );
+}
+
+/// The name of a group of lanes or of a plot, and what its colours and shapes mean.
+fn heading(html: &mut String, title: &str, legend: &[(&str, &str)]) {
+    let _ = write!(html, "<h3>{title}</h3><ul class=\"legend\">");
+    for (class, words) in legend {
+        let letter = match class.strip_prefix("key ") {
+            Some("lost-prefix") => "P",
+            Some("lost-middle") => "M",
+            Some("lost-suffix") => "S",
+            _ => "",
+        };
+        let _ = write!(
+            html,
+            "<li><i class=\"{class}\" aria-hidden=\"true\">{letter}</i>{words}</li>"
+        );
+    }
+    html.push_str("</ul>\n");
+}
+
+/// The times, under or over a group of charts.
+fn axis(time: Time) -> String {
+    let mut html =
+        String::from("<div class=\"row axis\" aria-hidden=\"true\"><span></span><div class=\"plot\">");
+    for tick in time.ticks() {
+        let percent = time.percent(tick);
+        let side = match percent {
+            p if p < 3.0 => " first",
+            p if p > 94.0 => " last",
+            _ => "",
+        };
+        let _ = write!(
+            html,
+            "<span class=\"tick{side}\" style=\"left:{percent:.2}%\">{}</span>",
+            time.label(tick)
+        );
+    }
+    html.push_str("</div></div>\n");
+    html
+}
+
+fn life(html: &mut String, lives: &lives::Lives) {
+    let (told, all) = (lives.told as u64, lives.all as u64);
+    let which = match told == all {
+        true => format!("the lives of all {}", words::counted(all, "message")),
+        false => format!(
+            "the lives of {} of {} messages: all that are evidence or were lost, then as many as there was room for. \
+             The others are in <code>history.jsonl</code> and <code>audit/</code>",
+            words::count(told),
+            words::count(all)
+        ),
+    };
+    let _ = write!(
+        html,
+        "<section aria-labelledby=\"messages\"><h2 id=\"messages\">The life of a message</h2>\
+         <p>A message is called by its place in the log, such as <code>1042-0</code>. Choose one in the evidence or in \
+         the plot of publishes, or ask for it. This page holds {which}.</p>\
+         <noscript><p><strong>Without JavaScript this part does not work; everything above does.</strong></p></noscript>\
+         <form id=\"ask\"><label for=\"wanted\">message</label> <input id=\"wanted\" autocomplete=\"off\" spellcheck=\"false\" \
+         inputmode=\"text\" placeholder=\"1042-0\"> <button>show its life</button> <span id=\"answer\" role=\"status\"></span></form>\
+         <dialog id=\"life\" aria-labelledby=\"life-of\"></dialog></section>\n"
+    );
+}
