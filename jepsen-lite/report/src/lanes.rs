@@ -56,7 +56,7 @@ pub(crate) fn nodes(run: &Run, time: Time) -> String {
             if stay.role == Role::Leader {
                 let _ = write!(
                     labels,
-                    "<span class=\"term\" style=\"left:{:.2}%;width:{:.2}%\">term {}</span>",
+                    "<span class=\"term\" style=\"left:{:.2}%;width:{:.2}%\"><b><i>term </i>{}</b></span>",
                     from / WIDTH * 100.0,
                     (until - from) / WIDTH * 100.0,
                     stay.term
@@ -101,7 +101,7 @@ fn lanes_of(calls: &[Call]) -> Vec<(String, Vec<&Call>)> {
         for group in clients.chunks(together.max(1)) {
             let name = match group {
                 [(only, _)] => (*only).to_owned(),
-                [(first, _), .., (last, _)] => format!("{first} to {}", &last[kind.len()..]),
+                [(first, _), .., (last, _)] => format!("{first}–{}", &last[kind.len()..]),
                 [] => continue,
             };
             let calls = group
@@ -271,7 +271,7 @@ mod tests {
         let many: Vec<Call> = (0..100).map(|n| call(format!("worker {n}"))).collect();
         let lanes = lanes_of(&many);
         assert!(lanes.len() <= CLIENT_LANES_MAX, "{}", lanes.len());
-        assert_eq!(lanes[0].0, "worker 0 to 6");
+        assert_eq!(lanes[0].0, "worker 0–6");
         assert_eq!(lanes.iter().map(|(_, calls)| calls.len()).sum::<usize>(), 100);
     }
 

@@ -36,7 +36,7 @@
       return false;
     }
     const [, , fate, skipped, moments] = lives[message];
-    const head = ["what", "when", "took", "who", "answered by", "log index", "cluster time (ms)", "attempt", "leased until (ms)", "", "token"];
+    const head = ["what", "when", "took", "who", "answered by", "log index", "cluster time (ms)", "attempt", "leased until (ms)", "answer", "token"];
     const close = make("button", { type: "button" }, "close");
     close.addEventListener("click", () => dialog.close());
     const parts = [

@@ -41,7 +41,7 @@ pub(crate) fn page(run: &Run) -> String {
         html,
         "<main>\n<div class=\"columns\"><section aria-labelledby=\"done\"><h2 id=\"done\">What was done</h2>{}</section>\n\
          <section aria-labelledby=\"seen\"><h2 id=\"seen\">What was seen</h2>{}</section></div>\n\
-         <section aria-labelledby=\"promises\"><h2 id=\"promises\">What held</h2>{}</section>\n",
+         <section aria-labelledby=\"promises\"><h2 id=\"promises\">What was promised, and whether it held</h2>{}</section>\n",
         summary::done(run, time),
         summary::seen(run),
         summary::promises(run)
@@ -212,7 +212,7 @@ fn run_in_time(html: &mut String, run: &Run, time: Time, scatter: &str) {
     html.push_str(&plots::latency(&run.calls, time));
     heading(
         html,
-        "A second",
+        "Answers a second",
         &[
             ("stroke published", "publishes confirmed"),
             ("stroke received", "deliveries received"),

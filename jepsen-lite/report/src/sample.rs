@@ -94,7 +94,8 @@ pub(crate) fn unknown() -> Run {
         checked: 12,
         violations: 0,
         witnesses: Vec::new(),
-        note: "the history of one message has 60 operations of unknown outcome: not decided in 10 s".to_owned(),
+        note: "the history of one message has 60 operations of unknown outcome: not decided in 10 s"
+            .to_owned(),
     });
     run.statuses.retain(|status| status.at_ms < 6_000);
     run

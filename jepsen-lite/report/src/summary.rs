@@ -108,13 +108,18 @@ pub(crate) fn done(run: &Run, time: Time) -> String {
     for (place, effect) in run.effects.iter().enumerate() {
         let from = effect.from_ms as f64;
         let when = match until_ms(effect, time) {
-            until if until > from => format!("{} to {}", words::moment(from), words::moment(until)),
+            until if until > from && was_done(effect) => {
+                format!("{} to {}", words::moment(from), words::moment(until))
+            }
             _ => words::moment(from),
         };
+        let (number, told) = (place + 1, words::fault(&effect.fault, &effect.nodes));
         let mut item = format!(
             "<li id=\"fault-{number}\" value=\"{number}\"><span class=\"when\">{when}</span> {}.",
-            Text(&words::fault(&effect.fault, &effect.nodes)),
-            number = place + 1,
+            match was_done(effect) {
+                true => Text(&told).to_string(),
+                false => format!("<s>{}</s>", Text(&told)),
+            },
         );
         let counters: Vec<String> = effect
             .counters
@@ -218,7 +223,7 @@ pub(crate) fn promises(run: &Run) -> String {
         };
         let _ = write!(
             rows,
-            "<tr class=\"{class}\"><th scope=\"row\">{}<small>{} {}</small></th>\
+            "<tr class=\"{class}\"><th scope=\"row\">{}<small>{} · {}</small></th>\
              <td><span class=\"badge {class}\">{result}</span></td><td>{}</td><td>{}</td></tr>",
             Text(words::promise(&finding.invariant).unwrap_or(&finding.name)),
             Text(&finding.invariant),

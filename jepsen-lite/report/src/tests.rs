@@ -85,7 +85,7 @@ fn a_valid_run() {
             "Nothing of the kind happened in this run.",
             "at least 500",
             "2 changes of the leader",
-            "term 5</span>",
+            "<i>term </i>5</b>",
         ],
     );
     // The skipped fault is told of, but is no band.
