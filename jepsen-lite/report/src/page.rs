@@ -134,9 +134,9 @@ fn head(html: &mut String, run: &Run) {
             Text(&settings.join(", "))
         );
     }
-    let _ = write!(
+    let _ = writeln!(
         html,
-        "</dl><p class=\"repeat\"><span>The same again:</span> <code>{}</code></p></header>\n",
+        "</dl><p class=\"repeat\"><span>The same again:</span> <code>{}</code></p></header>",
         Text(&run.results.repeat)
     );
 }
@@ -233,9 +233,9 @@ fn run_in_time(html: &mut String, run: &Run, time: Time, scatter: &str) {
         .map(|(class, words)| (class.as_str(), *words))
         .collect();
     heading(html, "Each publish, and how long until a worker had it", &fates);
-    let _ = write!(
+    let _ = writeln!(
         html,
-        "<div id=\"publishes\">{scatter}</div>{axis}</div></section>\n"
+        "<div id=\"publishes\">{scatter}</div>{axis}</div></section>"
     );
 }
 
@@ -289,7 +289,7 @@ fn life(html: &mut String, lives: &lives::Lives) {
             words::count(all)
         ),
     };
-    let _ = write!(
+    let _ = writeln!(
         html,
         "<section aria-labelledby=\"messages\"><h2 id=\"messages\">The life of a message</h2>\
          <p>A message is called by its place in the log, such as <code>1042-0</code>. Choose one in the evidence or in \
@@ -297,6 +297,6 @@ fn life(html: &mut String, lives: &lives::Lives) {
          <noscript><p><strong>Without JavaScript this part does not work; everything above does.</strong></p></noscript>\
          <form id=\"ask\"><label for=\"wanted\">message</label> <input id=\"wanted\" autocomplete=\"off\" spellcheck=\"false\" \
          inputmode=\"text\" placeholder=\"1042-0\"> <button>show its life</button> <span id=\"answer\" role=\"status\"></span></form>\
-         <dialog id=\"life\" aria-labelledby=\"life-of\"></dialog></section>\n"
+         <dialog id=\"life\" aria-labelledby=\"life-of\"></dialog></section>"
     );
 }

@@ -72,10 +72,10 @@ pub(crate) fn rate(calls: &[Call], time: Time) -> String {
     let seconds = time.length_ms() / 1000.0 / BINS as f64;
     let mut counts = [[0_u32; BINS]; LINES.len()];
     for call in calls {
-        if let (Answer::Done, Some(end_ms)) = (call.answer, call.end_ms) {
-            if let Some(line) = LINES.iter().position(|(_, act)| *act == call.act) {
-                counts[line][time.bin(end_ms, BINS)] += 1;
-            }
+        if let (Answer::Done, Some(end_ms)) = (call.answer, call.end_ms)
+            && let Some(line) = LINES.iter().position(|(_, act)| *act == call.act)
+        {
+            counts[line][time.bin(end_ms, BINS)] += 1;
         }
     }
     let most = counts.iter().flatten().copied().max().unwrap_or(0);
