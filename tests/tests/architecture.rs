@@ -29,6 +29,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("jepsen-lite-core", &[]),
     ("jepsen-lite-report", &["jepsen-lite-core"]),
     (
+        "jepsen-lite-sim",
+        &[
+            "jepsen-lite-core",
+            "jepsen-lite-workload",
+            "quorate-client",
+            "quorate-disk-shim",
+            "quorate-gateway-grpc",
+            "quorate-node",
+            "quorate-raft",
+            "quorate-storage",
+        ],
+    ),
+    (
         "quorate-server",
         &[
             "quorate-node",
@@ -55,6 +68,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("quorate-storage", &["quorate-disk-shim"]),
     ("quorate-raft", &["quorate-disk-shim"]),
+    ("jepsen-lite-sim", &["quorate-proto"]),
 ];
 
 /// Libraries that exactly one crate may name, so that replacing one touches one crate.

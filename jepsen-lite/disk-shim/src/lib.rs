@@ -40,6 +40,10 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Entropy and clocks
+//!
+//! A program that simulates needs more than its disk to be given: [`simulation`].
+//!
 //! # What it does not model
 //!
 //! * Stores into mapped files, io_uring, direct system calls and glibc's stdio
@@ -60,6 +64,7 @@ mod interpose;
 mod journal;
 mod power_loss;
 mod rng;
+pub mod simulation;
 
 use std::ffi::OsString;
 use std::fs;

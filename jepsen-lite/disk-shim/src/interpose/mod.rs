@@ -21,11 +21,16 @@
 
 mod disk;
 mod sys;
+mod world;
+
+pub(crate) use world::{drawn_bytes, is_simulated, set_clocks};
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use libc::{c_char, c_int, c_long, c_uint, c_void, iovec, mode_t, off64_t, size_t, ssize_t};
+use libc::{
+    c_char, c_int, c_long, c_uint, c_void, clockid_t, iovec, mode_t, off64_t, size_t, ssize_t, timespec,
+};
 
 use crate::control::Slot;
 use crate::journal::{FileId, Kind};
@@ -512,6 +517,14 @@ symbols! {
         copy_through(to, || sys::call6(libc::SYS_sendfile, [
             to as usize, from as usize, from_at as usize, length, 0, 0,
         ]))
+    }
+
+    fn getrandom(buffer: *mut c_void, length: size_t, flags: c_uint) -> ssize_t {
+        world::draw(buffer, length, flags)
+    }
+
+    fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
+        world::read_clock(clock, time)
     }
 }
 
