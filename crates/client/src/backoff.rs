@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use crate::config::Config;
+use crate::random::Random;
 
 #[derive(Debug)]
 pub(crate) struct Backoff {
     initial: Duration,
     max: Duration,
     next: Duration,
+    random: Random,
 }
 
 impl Backoff {
@@ -17,6 +19,7 @@ impl Backoff {
             initial: config.backoff_initial,
             max: config.backoff_max,
             next: config.backoff_initial,
+            random: config.random.clone(),
         }
     }
 
@@ -24,7 +27,7 @@ impl Backoff {
     pub(crate) fn pause(&mut self) -> Duration {
         let span = self.next;
         self.next = (span * 2).min(self.max);
-        span.mul_f64(rand::random_range(0.5..=1.0))
+        span.mul_f64(self.random.jitter())
     }
 
     /// Something went well: start over.

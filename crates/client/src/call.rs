@@ -63,9 +63,9 @@ impl Caller {
     pub(crate) fn new(config: Config) -> Self {
         Self {
             links: Links::new(config.clone()),
+            ids: RequestIds::new(config.random.clone()),
+            waiting_ids: RequestIds::new(config.random.clone()),
             config,
-            ids: RequestIds::new(),
-            waiting_ids: RequestIds::new(),
         }
     }
 

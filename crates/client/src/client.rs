@@ -11,6 +11,7 @@ use crate::call::{Call, Caller};
 use crate::config::{Builder, Config};
 use crate::error::{Error, Result};
 use crate::message::{Message, Published};
+use crate::random::Random;
 use crate::settle::{Order, SettleDesk};
 use crate::target::Target;
 
@@ -106,6 +107,10 @@ impl Client {
         let messages = Message::into_wire(messages.into_iter().collect())?;
         let answer = self.call(target.into().request(messages)).await?;
         Ok(answer.into())
+    }
+
+    pub(crate) fn random(&self) -> &Random {
+        &self.caller.config.random
     }
 
     pub(crate) fn timeout(&self) -> Duration {

@@ -1,9 +1,14 @@
 //! What can be chosen about a client, with its defaults.
 
+use std::io;
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
+
 use crate::client::Client;
+use crate::connector::Connector;
 use crate::error::{Error, Result};
+use crate::random::Random;
 
 /// Collects endpoints and time limits, and makes a [`Client`].
 #[derive(Clone, Debug)]
@@ -23,6 +28,8 @@ pub(crate) struct Config {
     pub(crate) keepalive_timeout: Duration,
     pub(crate) backoff_initial: Duration,
     pub(crate) backoff_max: Duration,
+    pub(crate) connector: Connector,
+    pub(crate) random: Random,
 }
 
 /// The largest answer that is accepted. The broker keeps its answers far below.
@@ -40,6 +47,8 @@ impl Default for Config {
             keepalive_timeout: Duration::from_millis(800),
             backoff_initial: Duration::from_millis(20),
             backoff_max: Duration::from_millis(500),
+            connector: Connector::default(),
+            random: Random::default(),
         }
     }
 }
@@ -128,6 +137,42 @@ impl Builder {
     pub fn backoff(mut self, initial: Duration, max: Duration) -> Self {
         self.config.backoff_initial = initial;
         self.config.backoff_max = max.max(initial);
+        self
+    }
+
+    /// Makes connections another way than by TCP: through a proxy, over a Unix
+    /// socket, or within a process. `connect` is given the `host:port` of a node,
+    /// as an endpoint or the cluster names it, each time that one is dialled.
+    ///
+    /// ```no_run
+    /// # async fn example() -> quorate_client::Result<()> {
+    /// use tokio::net::UnixStream;
+    ///
+    /// let client = quorate_client::Client::builder()
+    ///     .endpoint("broker-0:7400")
+    ///     .connector(|node| async move { UnixStream::connect(format!("/run/quorate/{node}")).await })
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn connector<F, C, IO>(mut self, connect: F) -> Self
+    where
+        F: Fn(String) -> C + Send + Sync + 'static,
+        C: Future<Output = io::Result<IO>> + Send + 'static,
+        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        self.config.connector = Connector::new(connect);
+        self
+    }
+
+    /// Draws ids and the jitter of pauses from a generator that begins at `seed`,
+    /// instead of from the operating system: for a simulation that is to go the
+    /// same way again. No two clients of a cluster, ever, may have the same seed:
+    /// the broker would take one's request for a repetition of the other's.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.config.random = Random::seeded(seed);
         self
     }
 

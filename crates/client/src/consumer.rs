@@ -23,7 +23,6 @@ use crate::client::Client;
 use crate::delivery::{ConsumerOrigin, Delivery};
 use crate::error::{Error, Result};
 use crate::message::millis;
-use crate::request_id::draw;
 use crate::session::{Command, Session};
 
 /// The largest credit of a consumer.
@@ -125,7 +124,7 @@ impl Consume {
     /// `QUEUE_NOT_FOUND`, `LIMIT_EXCEEDED` or `INVALID_ARGUMENT`; unreachable.
     pub async fn open(mut self) -> Result<Consumer> {
         check_credit(self.open.credit, 1)?;
-        self.open.session = draw();
+        self.open.session = self.client.random().id();
         let (notices, notices_receiver) = mpsc::unbounded_channel();
         let (sender, deliveries) = mpsc::unbounded_channel();
         let (commands, commands_receiver) = mpsc::channel(8);

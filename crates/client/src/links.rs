@@ -5,7 +5,7 @@
 //! lead, the one with the highest term is believed. Members that a node tells
 //! of are remembered, so that one live endpoint is enough.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(crate) struct Links {
 struct State {
     leader: Option<String>,
     learned: BTreeSet<String>,
-    channels: HashMap<String, Channel>,
+    channels: BTreeMap<String, Channel>,
 }
 
 /// A node, and a connection to it.
@@ -235,7 +235,12 @@ impl Links {
             .http2_keep_alive_interval(config.keepalive_interval)
             .keep_alive_timeout(config.keepalive_timeout)
             .tcp_nodelay(true);
-        match timeout(config.connect_timeout, endpoint.connect()).await {
+        match timeout(
+            config.connect_timeout,
+            config.connector.connect(address, endpoint),
+        )
+        .await
+        {
             Ok(connected) => connected.map_err(|error| in_words(&error)),
             Err(_) => Err(format!("no connection within {:?}", config.connect_timeout)),
         }

@@ -8,13 +8,15 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Refusal};
 use crate::failure::{Again, Failure};
-use crate::request_id::{SPREAD_MAX, draw};
+use crate::random::Random;
+use crate::request_id::SPREAD_MAX;
 
 /// Requests that wait for their answers.
 #[derive(Debug)]
 pub(crate) struct Pipeline<T> {
     action: &'static str,
     client: u64,
+    random: Random,
     /// Sequence of the first slot.
     first: u64,
     /// By sequence, without gaps. None = answered. The first is never None.
@@ -52,10 +54,11 @@ pub(crate) enum Fate<T> {
 }
 
 impl<T> Pipeline<T> {
-    pub(crate) fn new(action: &'static str, client: u64) -> Self {
+    pub(crate) fn new(action: &'static str, client: u64, random: Random) -> Self {
         Self {
             action,
             client,
+            random,
             first: 1,
             slots: VecDeque::new(),
             sent: 0,
@@ -225,7 +228,7 @@ impl<T> Pipeline<T> {
             return;
         }
         tracing::debug!("the broker has forgotten this client id; going on under another");
-        self.client = draw();
+        self.client = self.random.id();
         self.first = 1;
         self.sent = 0;
         self.forgotten = 0;
@@ -245,7 +248,7 @@ mod tests {
     use crate::error::Reason;
 
     fn pipeline(items: &[u32]) -> Pipeline<u32> {
-        let mut pipeline = Pipeline::new("test", 7);
+        let mut pipeline = Pipeline::new("test", 7, Random::default());
         for item in items {
             pipeline.push(*item, Instant::now() + Duration::from_secs(30));
         }

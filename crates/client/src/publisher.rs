@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::failure::{Again, Failure};
 use crate::message::{Message, Published};
 use crate::pipeline::{Fate, Pipeline};
-use crate::request_id::{UNANSWERED_MAX, draw};
+use crate::request_id::UNANSWERED_MAX;
 use crate::steering::{Stall, Steering};
 use crate::target::Target;
 
@@ -147,12 +147,13 @@ impl PublisherBuilder {
         // Never full: the window is the bound.
         let (requests, receiver) = mpsc::channel(self.window);
         let timeout = self.client.timeout();
+        let random = self.client.random().clone();
         let task = Task {
             steering: Steering::new(&self.client.caller.config),
             client: self.client,
             target: self.target,
             requests: receiver,
-            pipeline: Pipeline::new("publish", draw()),
+            pipeline: Pipeline::new("publish", random.id(), random),
             window: Arc::clone(&window),
             freed: Freed::default(),
         };

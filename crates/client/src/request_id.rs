@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quorate_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::random::Random;
+
 /// The most requests of one client id that wait for an answer at a time. The
 /// broker remembers 4,096 outcomes per client id.
 pub(crate) const UNANSWERED_MAX: usize = 1_000;
@@ -19,16 +21,12 @@ pub(crate) const UNANSWERED_MAX: usize = 1_000;
 /// remembers, and some to spare.
 pub(crate) const SPREAD_MAX: u64 = 3_000;
 
-/// A random number that is not zero.
-pub(crate) fn draw() -> u64 {
-    rand::random_range(1..=u64::MAX)
-}
-
 /// Hands out request ids for unary calls, which may be answered in any order.
 #[derive(Debug)]
 pub(crate) struct RequestIds {
     current: Mutex<Arc<Series>>,
     room: Arc<Semaphore>,
+    random: Random,
 }
 
 /// The requests under one client id.
@@ -53,10 +51,11 @@ pub(crate) struct Ticket {
 }
 
 impl RequestIds {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(random: Random) -> Self {
         Self {
-            current: Mutex::new(Arc::new(Series::new())),
+            current: Mutex::new(Arc::new(Series::new(&random))),
             room: Arc::new(Semaphore::new(UNANSWERED_MAX)),
+            random,
         }
     }
 
@@ -75,7 +74,7 @@ impl RequestIds {
         let series = {
             let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
             if Arc::ptr_eq(&current, &ticket.series) {
-                *current = Arc::new(Series::new());
+                *current = Arc::new(Series::new(&self.random));
             }
             Arc::clone(&current)
         };
@@ -89,7 +88,7 @@ impl RequestIds {
     fn dense(&self) -> Arc<Series> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.lock().spread() >= SPREAD_MAX {
-            *current = Arc::new(Series::new());
+            *current = Arc::new(Series::new(&self.random));
         }
         Arc::clone(&current)
     }
@@ -103,9 +102,9 @@ impl Progress {
 }
 
 impl Series {
-    fn new() -> Self {
+    fn new(random: &Random) -> Self {
         Self {
-            client: draw(),
+            client: random.id(),
             progress: Mutex::default(),
         }
     }
@@ -154,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn oldest_unanswered_follows_the_answers() {
-        let ids = RequestIds::new();
+        let ids = RequestIds::new(Random::default());
         let (first, second, third) = (ids.begin().await, ids.begin().await, ids.begin().await);
         assert_eq!(
             (
@@ -172,7 +171,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_forgotten_client_id_is_replaced_once() {
-        let ids = RequestIds::new();
+        let ids = RequestIds::new(Random::default());
         let (first, second) = (ids.begin().await, ids.begin().await);
         let forgotten = first.id().client;
         let first = ids.renew(first);
@@ -183,7 +182,7 @@ mod tests {
     }
     #[tokio::test]
     async fn one_request_without_an_answer_does_not_use_up_what_the_broker_remembers() {
-        let ids = RequestIds::new();
+        let ids = RequestIds::new(Random::default());
         let waits = ids.begin().await;
         for _ in 1..SPREAD_MAX {
             assert_eq!(ids.begin().await.id().client, waits.id().client);

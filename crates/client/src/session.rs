@@ -1,7 +1,7 @@
 //! The task behind a [`Consumer`](crate::Consumer): owns the stream, resumes the
 //! session, passes deliveries on and settlements back.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,7 +22,6 @@ use crate::delivery::{ConsumerOrigin, Delivery, Notice, Origin};
 use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::pipeline::{Fate, Pipeline};
-use crate::request_id::draw;
 use crate::settle::{Order, results};
 use crate::steering::{Stall, Steering};
 
@@ -77,8 +76,8 @@ enum End {
 /// Which leases were passed on, by their fence, which is theirs alone.
 #[derive(Debug, Default)]
 struct Leases {
-    held: HashSet<u64>,
-    settled: HashSet<u64>,
+    held: BTreeSet<u64>,
+    settled: BTreeSet<u64>,
     settled_in_order: VecDeque<u64>,
 }
 
@@ -92,7 +91,7 @@ impl Session {
     ) -> Self {
         Self {
             // The settlements have the session's number as their client id.
-            settles: Pipeline::new("settle", open.session),
+            settles: Pipeline::new("settle", open.session, client.random().clone()),
             steering: Steering::new(&client.caller.config),
             client,
             open,
@@ -431,7 +430,7 @@ impl Session {
     /// their ids, which do not depend on the session.
     fn start_over(&mut self) {
         tracing::debug!(session = self.open.session, "session lost; opening another");
-        self.open.session = draw();
+        self.open.session = self.client.random().id();
         self.opened_before = false;
         self.forget_leases();
     }

@@ -23,6 +23,7 @@
 //! leads. Reflection shows the public API.
 
 mod cluster;
+mod connection;
 mod consume;
 mod convert;
 mod error;
@@ -35,16 +36,22 @@ mod service;
 mod trace;
 
 use std::future::Future;
+use std::io;
 use std::time::Duration;
+
+use futures_util::{Stream, TryStreamExt as _};
 
 use quorate_node::Broker;
 use quorate_proto::v1;
 use quorate_proto::v1::broker_server::BrokerServer;
 use quorate_proto::v1::cluster_server::ClusterServer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
+
+use crate::connection::Anonymous;
 
 /// Largest request: a message of the largest body with the largest headers, or
 /// a publish of the most bytes, and what surrounds them.
@@ -66,12 +73,35 @@ impl std::error::Error for Error {
     }
 }
 
-/// Serves clients until `shutdown` resolves and the calls under way are done.
+/// Serves clients over TCP until `shutdown` resolves and the calls under way are
+/// done.
+///
+/// # Errors
+///
+/// When the listener fails.
 pub async fn serve(
     listener: TcpListener,
     broker: Broker,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    serve_with_incoming(incoming, broker, shutdown).await
+}
+
+/// Serves clients over the connections that come, whatever they are made of,
+/// until `shutdown` resolves and the calls under way are done.
+///
+/// # Errors
+///
+/// When `incoming` yields one.
+pub async fn serve_with_incoming<IO>(
+    incoming: impl Stream<Item = io::Result<IO>>,
+    broker: Broker,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), Error>
+where
+    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let wrap = |error: Box<dyn std::error::Error + Send + Sync>| Error(error);
     let (reporter, health) = tonic_health::server::health_reporter();
     let reporting = tokio::spawn(report_health(broker.clone(), reporter));
@@ -95,7 +125,7 @@ pub async fn serve(
         .add_service(ClusterServer::new(cluster::Service { broker }))
         .add_service(health)
         .add_service(reflection)
-        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown)
+        .serve_with_incoming_shutdown(incoming.map_ok(Anonymous), shutdown)
         .await;
     reporting.abort();
     result.map_err(|error| wrap(error.into()))
@@ -119,6 +149,7 @@ async fn report_health(broker: Broker, reporter: tonic_health::server::HealthRep
             .set_service_status("quorate.v1.Broker", serving(leading))
             .await;
         tokio::select! {
+            biased;
             changed = leadership.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }

@@ -12,10 +12,12 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use quorate_load::Size;
+use quorate_node::audit::{Audit, AuditFile};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Fatal;
@@ -193,6 +195,17 @@ pub(crate) struct Settings {
         value_name = "DURATION"
     )]
     drain_timeout: Option<Span>,
+    /// Write what is applied to this file, as JSON lines, for fault injection: see
+    /// docs/audit-log.md [default: none]
+    #[arg(
+        long,
+        env = "QUORATE_AUDIT_FILE",
+        hide_env_values = true,
+        value_name = "FILE",
+        hide = true
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit_file: Option<PathBuf>,
     /// Write the bound addresses to this file, as JSON, once all are bound
     #[arg(long, env = "QUORATE_READY_FILE", hide_env_values = true, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -309,6 +322,7 @@ impl Settings {
             journal_bytes: self.journal_bytes.or(other.journal_bytes),
             journal_age: self.journal_age.or(other.journal_age),
             drain_timeout: self.drain_timeout.or(other.drain_timeout),
+            audit_file: self.audit_file.or(other.audit_file),
             ready_file: self.ready_file.or(other.ready_file),
             log: self.log.or(other.log),
             log_format: self.log_format.or(other.log_format),
@@ -316,7 +330,7 @@ impl Settings {
     }
 
     /// What the help texts above promise. The advertised addresses follow from
-    /// the others, and the ready file has none.
+    /// the others, and the audit and ready files have none.
     fn defaults() -> Self {
         let node = quorate_node::Config::default();
         Self {
@@ -340,6 +354,7 @@ impl Settings {
             journal_bytes: Some(Size(node.journal_bytes)),
             journal_age: Some(Span(node.journal_age)),
             drain_timeout: Some(Span(Duration::from_secs(20))),
+            audit_file: None,
             ready_file: None,
             log: Some(std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned())),
             log_format: Some(LogFormat::Human),
@@ -472,13 +487,25 @@ impl Config {
     }
 
     /// For the node, once it is known where its clients reach it.
-    pub(crate) fn node(&self, client: SocketAddr) -> quorate_node::Config {
+    ///
+    /// # Errors
+    ///
+    /// If its audit log cannot be opened.
+    pub(crate) fn node(&self, client: SocketAddr) -> Result<quorate_node::Config, Fatal> {
         let advertised = self.advertise_client.clone();
         let client_advertise = advertised.unwrap_or_else(|| host_port(&self.advertise_host, client.port()));
-        quorate_node::Config {
+        let audit = match &self.settings.audit_file {
+            None => Audit::default(),
+            Some(path) => match AuditFile::open(path) {
+                Ok(file) => Audit::to(Arc::new(file)),
+                Err(error) => return refuse("audit-file", format!("{}: {error}", path.display())),
+            },
+        };
+        Ok(quorate_node::Config {
             client_advertise,
+            audit,
             ..self.node.clone()
-        }
+        })
     }
 
     /// Where the node keeps its data.
@@ -620,6 +647,25 @@ mod tests {
     }
 
     #[test]
+    fn an_audit_log_is_opened_if_it_is_asked_for_and_only_then() {
+        let bound = SocketAddr::from(([127, 0, 0, 1], 1));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("audit.jsonl");
+        let none = config(&[], "").node(bound).unwrap();
+        assert_eq!(format!("{:?}", none.audit), "Audit(off)");
+        let flag = ["--audit-file", file.to_str().unwrap()];
+        let kept = config(&flag, "").node(bound).unwrap();
+        assert_eq!(format!("{:?}", kept.audit), "Audit(on)");
+        assert!(file.exists());
+        let nowhere = config(&["--audit-file", "/nowhere/audit.jsonl"], "").node(bound);
+        let problem = nowhere.unwrap_err().to_string();
+        assert!(
+            problem.starts_with("audit-file: /nowhere/audit.jsonl: "),
+            "{problem}"
+        );
+    }
+
+    #[test]
     fn an_unknown_key_is_named_with_its_line() {
         let problem = problem("name = \"a\"\nheartbaet = \"60ms\"\n");
         assert!(
@@ -663,7 +709,7 @@ mod tests {
     #[test]
     fn others_are_told_the_real_port_and_a_name_they_can_reach() {
         let bound = SocketAddr::from(([0, 0, 0, 0], 7777));
-        let told = |text| config(&[], text).node(bound).client_advertise;
+        let told = |text| config(&[], text).node(bound).unwrap().client_advertise;
         assert_eq!(told("client-port = 0"), "127.0.0.1:7777");
         assert_eq!(told("bind = \"0.0.0.0\""), format!("{}:7777", host_name()));
         assert_eq!(told("bind = \"::1\""), "[::1]:7777");

@@ -61,7 +61,7 @@ async fn serve(args: ServeArgs) -> Result<(), Fatal> {
     // ends here.
     let listeners = Listeners::bind(&config).await?;
     let (client, http) = listeners.addresses();
-    let node = Node::start(config.node(client))
+    let node = Node::start(config.node(client)?)
         .await
         .map_err(|error| exit::not_started(&error))?;
     let ready = Ready {
