@@ -26,14 +26,14 @@ use crate::engine::disk::Disk;
 use crate::engine::{Engine, Space, VALUE_LEN_MAX};
 use crate::error::{OpenError, StorageError};
 use crate::failure::Failure;
-use crate::progress::Progress;
+use crate::progress::Witness;
 use crate::throttle::Throttle;
 use crate::{Options, compact, meta};
 
 /// The names of the spaces, in the order of [`META`] and [`PARTS`].
-const SPACES: [&str; 2] = ["meta", "parts"];
+pub(crate) const SPACES: [&str; 2] = ["meta", "parts"];
 const META: Space = Space(0);
-const PARTS: Space = Space(1);
+pub(crate) const PARTS: Space = Space(1);
 
 const NODE: &str = "node";
 const SWEEP: &str = "sweep";
@@ -70,44 +70,39 @@ pub struct Contents {
 
 /// The open database, before anything uses it.
 pub(crate) struct ContentsDatabase {
-    engine: Disk,
+    pub(crate) engine: Arc<dyn Engine>,
     /// The number of the last flush.
-    sequence: u64,
+    pub(crate) sequence: u64,
+    /// Is told of each further one.
+    pub(crate) progress: Box<dyn Witness>,
 }
 
 struct Inner {
-    engine: Arc<Disk>,
+    engine: Arc<dyn Engine>,
     flushes: Mutex<Flushes>,
     failure: Arc<Failure>,
     bytes_per_second: Option<u64>,
-    _door: Arc<Door>,
+    _door: Option<Arc<Door>>,
 }
 
 /// Counts the flushes, in the database and beside it.
 struct Flushes {
     sequence: u64,
-    progress: Progress,
+    progress: Box<dyn Witness>,
 }
 
 impl Contents {
-    /// Writes an empty database for a node.
-    pub(crate) fn create(path: &Path, node: u64) -> Result<(), OpenError> {
-        let engine = Disk::open(path, &SPACES, 1 << 20)?;
+    /// Makes an empty database a node's.
+    pub(crate) fn create(engine: &dyn Engine, node: u64) -> Result<(), StorageError> {
         engine.put(META, NODE.as_bytes(), &meta::encode(NODE, &node.to_le_bytes()))?;
-        Ok(engine.flush()?)
+        engine.flush()
     }
 
-    /// Opens the database, which must be the node's own and hold everything up to flush `reached`. Changes
-    /// nothing that it holds.
-    pub(crate) fn open_database(
-        path: &Path,
-        node: u64,
-        reached: u64,
-        options: &Options,
-    ) -> Result<ContentsDatabase, OpenError> {
-        let engine = Disk::open(path, &SPACES, options.contents_cache_bytes)?;
+    /// Checks that the database in `path` is the node's own and holds everything up to flush `reached`. Changes
+    /// nothing that it holds. Answers the number of its last flush.
+    pub(crate) fn check(engine: &dyn Engine, path: &Path, node: u64, reached: u64) -> Result<u64, OpenError> {
         let damaged = |what: String| OpenError::damaged(path.join("db"), what);
-        let number = |name| read_number(&engine, name).map_err(|error| damaged(error.to_string()));
+        let number = |name| read_number(engine, name).map_err(|error| damaged(error.to_string()));
         let owner = number(NODE)?.ok_or_else(|| damaged("it names no node".into()))?;
         if owner != node {
             return Err(damaged(format!(
@@ -120,37 +115,30 @@ impl Contents {
                 "it ends at flush {sequence}, but flush {reached} was confirmed"
             )));
         }
-        Ok(ContentsDatabase { engine, sequence })
+        Ok(sequence)
     }
 
     /// Rewrites the database if its file is much larger than what it holds.
-    pub(crate) fn compact(
-        database: ContentsDatabase,
-        options: &Options,
-    ) -> Result<ContentsDatabase, OpenError> {
+    pub(crate) fn compact(engine: Disk, options: &Options) -> Result<Disk, OpenError> {
         let live_bytes = || {
             let mut total = 0;
-            for pair in database.engine.ascend(PARTS, &[]) {
+            for pair in engine.ascend(PARTS, &[]) {
                 total += pair?.1.len() as u64;
             }
             Ok(total)
         };
-        if !compact::is_due(&database.engine, options.compact_bytes_min, live_bytes)? {
-            return Ok(database);
+        if !compact::is_due(&engine, options.compact_bytes_min, live_bytes)? {
+            return Ok(engine);
         }
         let spaces = SPACES.map(|name| (name, &[][..]));
-        let engine = compact::rewrite(database.engine, &spaces, options.contents_cache_bytes)?;
-        Ok(ContentsDatabase {
-            engine,
-            sequence: database.sequence,
-        })
+        compact::rewrite(engine, &spaces, options.contents_cache_bytes)
     }
 
     /// Begins a run: makes durable what an earlier one left, and notes whether it may have left orphans.
-    pub(crate) fn begin_run(database: &ContentsDatabase, clean: bool) -> Result<(), StorageError> {
+    pub(crate) fn begin_run(engine: &dyn Engine, clean: bool) -> Result<(), StorageError> {
         if !clean {
-            put_sweep(&database.engine)?;
-            database.engine.flush()?;
+            put_sweep(engine)?;
+            engine.flush()?;
         }
         Ok(())
     }
@@ -158,22 +146,24 @@ impl Contents {
     /// A handle on the opened database.
     pub(crate) fn new(
         database: ContentsDatabase,
-        progress: &Path,
         failure: Arc<Failure>,
         options: &Options,
-        door: Arc<Door>,
-    ) -> Result<Self, OpenError> {
-        let ContentsDatabase { engine, sequence } = database;
-        let progress = Progress::open(progress, sequence)?;
-        Ok(Contents {
+        door: Option<Arc<Door>>,
+    ) -> Self {
+        let ContentsDatabase {
+            engine,
+            sequence,
+            progress,
+        } = database;
+        Contents {
             inner: Arc::new(Inner {
-                engine: Arc::new(engine),
+                engine,
                 flushes: Mutex::new(Flushes { sequence, progress }),
                 failure,
                 bytes_per_second: options.snapshot_bytes_per_second,
                 _door: door,
             }),
-        })
+        }
     }
 
     /// Writes contents, no faster than [`Options::snapshot_bytes_per_second`], and returns their bytes.
@@ -205,7 +195,7 @@ impl Contents {
             self.inner.engine.flush()?;
             self.inner.engine.check()?;
             flushes.sequence = sequence;
-            flushes.progress.write(sequence)
+            flushes.progress.note(sequence)
         })
     }
 

@@ -8,15 +8,15 @@
 //!    together, in the order in which they were made. No write is there without all those before it.
 //! 3. A write is visible to every reader when it returns.
 //!
-//! There are two engines: [`disk`], which is sled, and `memory`, a model for tests that can crash at any
-//! write. Both pass the suite in `suite`.
+//! There are two engines: [`disk`], which is sled, and `memory`, a model for tests and simulations that can
+//! crash at any write. Both pass the suite in `suite`.
 
 use bytes::Bytes;
 
 use crate::error::StorageError;
 
 pub(crate) mod disk;
-#[cfg(test)]
+#[cfg(any(test, feature = "simulation"))]
 pub(crate) mod memory;
 #[cfg(test)]
 mod suite;

@@ -144,16 +144,25 @@ impl Journal {
         Self::open_behind(None, dir, node, options)
     }
 
+    /// One that keeps nothing, and has no files.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn off(options: &Options) -> Self {
+        let options = Options {
+            journal_bytes: 0,
+            ..options.clone()
+        };
+        Journal {
+            inner: Arc::new(Inner {
+                shared: Arc::new(Shared::new(None, Path::new(""), 0, &options)),
+                orders: Mutex::default(),
+                writer: Mutex::default(),
+            }),
+        }
+    }
+
     /// Opens the journal in a store's directory.
     pub(crate) fn open_behind(door: Option<Arc<Door>>, dir: &Path, node: u64, options: &Options) -> Self {
-        let shared = Arc::new(Shared {
-            dir: dir.to_owned(),
-            node,
-            bytes_max: options.journal_bytes,
-            age_max_ms: u64::try_from(options.journal_age.as_millis()).unwrap_or(u64::MAX),
-            state: Mutex::default(),
-            _door: door,
-        });
+        let shared = Arc::new(Shared::new(door, dir, node, options));
         let started = if options.journal_bytes == 0 {
             files::remove_dir(dir).map(|()| None)
         } else {
@@ -315,6 +324,17 @@ impl State {
 }
 
 impl Shared {
+    fn new(door: Option<Arc<Door>>, dir: &Path, node: u64, options: &Options) -> Self {
+        Shared {
+            dir: dir.to_owned(),
+            node,
+            bytes_max: options.journal_bytes,
+            age_max_ms: u64::try_from(options.journal_age.as_millis()).unwrap_or(u64::MAX),
+            state: Mutex::default(),
+            _door: door,
+        }
+    }
+
     /// Takes stock of the directory; removes what cannot be relied upon.
     fn load(&self) -> Result<(), StorageError> {
         files::create_dir(&self.dir)?;

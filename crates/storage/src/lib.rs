@@ -42,6 +42,12 @@
 //! | incarnation | before [`Store::open`] returns |
 //! | chunk of the journal | at [`Journal::sync`] |
 //!
+//! # Without a disk
+//!
+//! With the feature `simulation` a store can be on a disk in memory, which crashes when a test says so, and whose log is
+//! written by no thread. The seams are the traits `Engine` and `Medium`, and the two ways to drive the
+//! log's writer. See `simulation`.
+//!
 //! # Limits worth knowing
 //!
 //! sled never gives space back while it runs: plan two and a half times the peak of the retained log, plus
@@ -60,10 +66,13 @@ mod files;
 pub mod hook;
 mod journal;
 mod log;
+mod medium;
 mod meta;
 mod opening;
 mod options;
 mod progress;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod snapshots;
 mod store;
 mod throttle;

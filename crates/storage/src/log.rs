@@ -5,6 +5,8 @@ mod recover;
 mod sizes;
 mod state;
 mod stats;
+#[cfg(feature = "simulation")]
+mod steps;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -20,6 +22,10 @@ use parking_lot::{Condvar, Mutex};
 pub(crate) use self::recover::Recovered;
 use self::state::{Closing, Command, Marker, State};
 pub use self::stats::{FLUSH_BUCKETS, LogStats};
+#[cfg(feature = "simulation")]
+pub use self::steps::Step;
+#[cfg(feature = "simulation")]
+pub(crate) use self::steps::Steps;
 use self::writer::Writer;
 use crate::Options;
 use crate::chunk::Packer;
@@ -28,7 +34,7 @@ use crate::engine::Engine;
 use crate::error::StorageError;
 use crate::failure::Failure;
 use crate::meta::MetaKey;
-use crate::progress::Progress;
+use crate::progress::Witness;
 
 /// One entry of the log. What the bytes mean is the caller's business.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,12 +63,28 @@ pub struct Log {
 }
 
 struct Inner {
-    writer: Mutex<Option<JoinHandle<()>>>,
+    driver: Driver,
     engine: Arc<dyn Engine>,
     shared: Arc<Shared>,
 }
 
-/// What the handles and the writer thread have in common.
+/// Who is to carry out the orders of a log.
+pub(crate) enum Pace {
+    /// A thread of its own, as soon as they come.
+    Thread,
+    /// Whoever calls [`Steps::step`], and whoever has to wait for them.
+    #[cfg(feature = "simulation")]
+    Steps(Arc<Steps>),
+}
+
+/// Who carries them out.
+enum Driver {
+    Thread(Mutex<Option<JoinHandle<()>>>),
+    #[cfg(feature = "simulation")]
+    Steps(Arc<Steps>),
+}
+
+/// What the handles and the writer have in common.
 struct Shared {
     state: Mutex<State>,
     wake: Condvar,
@@ -73,14 +95,15 @@ struct Shared {
 }
 
 impl Log {
-    /// Starts the writer thread over a recovered log.
+    /// Starts the writer over a recovered log.
     pub(crate) fn start(
         engine: Arc<dyn Engine>,
         recovered: Recovered,
-        progress: Option<Progress>,
+        progress: Option<Box<dyn Witness>>,
         failure: Arc<Failure>,
         options: Options,
         door: Option<Arc<Door>>,
+        pace: Pace,
     ) -> Result<Log, StorageError> {
         let sequence = recovered.sequence;
         let purging = recovered.purged_index();
@@ -99,13 +122,23 @@ impl Log {
             packer: Packer::new(),
             shared: Arc::clone(&shared),
         };
-        let thread = std::thread::Builder::new()
-            .name("storage-log".into())
-            .spawn(move || writer.run())
-            .map_err(StorageError::io("start the log writer"))?;
+        let driver = match pace {
+            Pace::Thread => {
+                let thread = std::thread::Builder::new()
+                    .name("storage-log".into())
+                    .spawn(move || writer.run())
+                    .map_err(StorageError::io("start the log writer"))?;
+                Driver::Thread(Mutex::new(Some(thread)))
+            }
+            #[cfg(feature = "simulation")]
+            Pace::Steps(steps) => {
+                steps.begin(writer);
+                Driver::Steps(steps)
+            }
+        };
         Ok(Log {
             inner: Arc::new(Inner {
-                writer: Mutex::new(Some(thread)),
+                driver,
                 engine,
                 shared,
             }),
@@ -314,6 +347,12 @@ impl Log {
         self.inner.shared.failure.observe(Box::new(observer));
     }
 
+    /// Whether calls that say so may block on a disk. Only those of a [simulated](crate::simulation) store never do: what
+    /// others do on a thread that may block, its callers must do where they are.
+    pub fn blocks(&self) -> bool {
+        matches!(self.inner.driver, Driver::Thread(_))
+    }
+
     /// What the store was opened with.
     pub(crate) fn options(&self) -> &Options {
         &self.inner.shared.options
@@ -332,7 +371,7 @@ impl Log {
             let mut state = self.inner.shared.state.lock();
             if state.closing.is_none() {
                 order(&mut state, done);
-                self.inner.shared.wake.notify_one();
+                self.inner.wake();
                 return;
             }
         }
@@ -342,20 +381,38 @@ impl Log {
     fn wait(&self, order: impl FnOnce(&mut State, Done)) -> Result<(), StorageError> {
         let (sender, receiver) = mpsc::sync_channel(1);
         self.order(Box::new(move |result| drop(sender.send(result))), order);
+        #[cfg(feature = "simulation")]
+        if let Driver::Steps(steps) = &self.inner.driver {
+            steps.hurry();
+        }
         receiver.recv().unwrap_or(Err(StorageError::Closed))
     }
 }
 
 impl Inner {
+    /// Tells the writer that there is something to do. Called with the lock held.
+    fn wake(&self) {
+        match &self.driver {
+            Driver::Thread(_) => {
+                self.shared.wake.notify_one();
+            }
+            #[cfg(feature = "simulation")]
+            Driver::Steps(steps) => steps.wake(),
+        }
+    }
+
     fn stop(&self, closing: Closing) {
         {
             let mut state = self.shared.state.lock();
             state.closing.get_or_insert(closing);
-            self.shared.wake.notify_one();
+            self.wake();
         }
-        let Some(writer) = self.writer.lock().take() else {
-            return;
+        let writer = match &self.driver {
+            Driver::Thread(writer) => writer.lock().take(),
+            #[cfg(feature = "simulation")]
+            Driver::Steps(steps) => return steps.end(),
         };
+        let Some(writer) = writer else { return };
         // The last handle may be dropped by a callback, on the writer thread itself: it ends after that.
         if writer.thread().id() != std::thread::current().id() && writer.join().is_err() {
             let what = "the log writer panicked".to_owned();

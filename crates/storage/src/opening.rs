@@ -6,28 +6,32 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::contents::{Contents, ContentsDatabase};
+use crate::contents::{self, Contents, ContentsDatabase};
 use crate::door::{self, Door, Found, Paths};
 use crate::engine::Engine;
 use crate::engine::disk::{self, Disk};
 use crate::error::{OpenError, StorageError};
-use crate::log::Recovered;
+use crate::log::{Pace, Recovered};
+use crate::medium::{Files, Medium};
 use crate::meta::{self, MetaKey};
-use crate::progress::Progress;
+use crate::progress::{Progress, Witness};
 use crate::snapshots::{self, SnapshotInfo};
 use crate::{Identity, Options, compact, files, hook};
 
-/// A directory that passed every check, with this run noted in it.
+/// A directory, or a simulated disk, that passed every check, with this run noted in it.
 pub(crate) struct Opened {
     pub(crate) paths: Paths,
+    pub(crate) medium: Arc<dyn Medium>,
     pub(crate) identity: Identity,
-    pub(crate) log: Disk,
+    pub(crate) log: Arc<dyn Engine>,
     pub(crate) recovered: Recovered,
-    pub(crate) progress: Progress,
+    pub(crate) progress: Box<dyn Witness>,
+    /// Who carries out the orders of the log.
+    pub(crate) pace: Pace,
     pub(crate) image: Option<SnapshotInfo>,
     pub(crate) contents: ContentsDatabase,
-    /// Last, so that it is dropped last.
-    pub(crate) door: Arc<Door>,
+    /// Last, so that it is dropped last. A simulated disk has another lock.
+    pub(crate) door: Option<Arc<Door>>,
 }
 
 /// Opens a directory, or makes a new node of an empty one.
@@ -42,31 +46,63 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     let (reached, contents_reached) = look_around(&paths)?;
     let log = Disk::open(&paths.log, &meta::SPACES, options.log_cache_bytes)?;
     let (recovered, past, image) = check_log(&paths, &log, node, reached, options)?;
-    let contents = Contents::open_database(&paths.contents, node, contents_reached, options)?;
+    if let Some(image) = &image {
+        disk::inspect(&snapshots::path_of(&paths.images, image))?;
+    }
+    let contents = Disk::open(&paths.contents, &contents::SPACES, options.contents_cache_bytes)?;
+    let contents_sequence = Contents::check(&contents, &paths.contents, node, contents_reached)?;
 
     // All is well: from here on the directory is written to.
     clean_up(&paths)?;
     let log = compact_log(log, &recovered, options)?;
     let contents = Contents::compact(contents, options)?;
+    let syncs_before = hook::calls();
+    let identity = begin_run(&log, &recovered, &past, &contents, created)?;
+    // That was the first flush of the run: it proves that the sync hook works.
+    if cfg!(target_os = "linux") && hook::calls() == syncs_before {
+        return Err(OpenError::HookInactive);
+    }
+    let progress = Box::new(Progress::open(&paths.progress, recovered.sequence)?);
+    let contents = ContentsDatabase {
+        engine: Arc::new(contents),
+        sequence: contents_sequence,
+        progress: Box::new(Progress::open(&paths.contents_progress, contents_sequence)?),
+    };
+    Ok(Opened {
+        paths,
+        medium: Arc::new(Files),
+        identity,
+        log: Arc::new(log),
+        recovered,
+        progress,
+        pace: Pace::Thread,
+        image,
+        contents,
+        door: Some(Arc::new(door)),
+    })
+}
+
+/// Notes this run in the databases that were checked: it has a number, and until it is closed it has not ended well.
+pub(crate) fn begin_run(
+    log: &dyn Engine,
+    recovered: &Recovered,
+    past: &Past,
+    contents: &dyn Engine,
+    created: bool,
+) -> Result<Identity, StorageError> {
     let identity = Identity {
-        node_id: node,
+        node_id: past.node,
         cluster_id: past.cluster,
         incarnation: past.incarnation + 1,
         created,
     };
-    begin_incarnation(&log, &recovered, &identity)?;
-    Contents::begin_run(&contents, past.clean)?;
-    let progress = Progress::open(&paths.progress, recovered.sequence)?;
-    Ok(Opened {
-        paths,
-        identity,
-        log,
-        recovered,
-        progress,
-        image,
-        contents,
-        door: Arc::new(door),
-    })
+    recovered.repair(log)?;
+    let payload = node_payload(identity.node_id, identity.incarnation);
+    meta::put(log, MetaKey::Node, &payload)?;
+    meta::remove(log, MetaKey::Clean)?;
+    log.flush()?;
+    Contents::begin_run(contents, past.clean)?;
+    Ok(identity)
 }
 
 /// Checks what can be checked before a database is opened, and returns how far log and contents are
@@ -87,9 +123,9 @@ fn look_around(paths: &Paths) -> Result<(u64, u64), OpenError> {
 }
 
 /// Checks everything that the log database holds.
-fn check_log(
+pub(crate) fn check_log(
     paths: &Paths,
-    log: &Disk,
+    log: &dyn Engine,
     node: u64,
     reached: u64,
     options: &Options,
@@ -110,9 +146,6 @@ fn check_log(
         return Err(damaged(format!(
             "it ends at write {end}, but write {reached} was confirmed"
         )));
-    }
-    if let Some(image) = &image {
-        disk::inspect(&snapshots::path_of(&paths.images, image))?;
     }
     Ok((recovered, past, image))
 }
@@ -142,12 +175,11 @@ fn create(paths: &Paths) -> Result<u64, OpenError> {
     let node = random_id();
     files::create_dir(&paths.data)?;
     files::create_dir(&paths.images)?;
-    let engine = Disk::open(&paths.log, &meta::SPACES, 1 << 20)?;
-    meta::put(&engine, MetaKey::Node, &node_payload(node, 0))?;
-    meta::put(&engine, MetaKey::Clean, &[])?;
-    engine.flush()?;
-    drop(engine);
-    Contents::create(&paths.contents, node)?;
+    create_databases(
+        &Disk::open(&paths.log, &meta::SPACES, 1 << 20)?,
+        &Disk::open(&paths.contents, &contents::SPACES, 1 << 20)?,
+        node,
+    )?;
     Progress::create(&paths.progress)?;
     Progress::create(&paths.contents_progress)?;
     files::sync(&paths.dir)?;
@@ -158,8 +190,20 @@ fn create(paths: &Paths) -> Result<u64, OpenError> {
     Ok(node)
 }
 
+/// Makes two empty databases a node's, as if an earlier run of it had ended well.
+pub(crate) fn create_databases(
+    log: &dyn Engine,
+    contents: &dyn Engine,
+    node: u64,
+) -> Result<(), StorageError> {
+    meta::put(log, MetaKey::Node, &node_payload(node, 0))?;
+    meta::put(log, MetaKey::Clean, &[])?;
+    log.flush()?;
+    Contents::create(contents, node)
+}
+
 /// A number nobody else draws: the standard library seeds its hashers from the system's random source.
-fn random_id() -> u64 {
+pub(crate) fn random_id() -> u64 {
     loop {
         match RandomState::new().hash_one(std::process::id()) {
             0 => {}
@@ -169,7 +213,7 @@ fn random_id() -> u64 {
 }
 
 /// What an earlier run left in the `meta` space.
-struct Past {
+pub(crate) struct Past {
     node: u64,
     incarnation: u64,
     cluster: Option<[u8; 16]>,
@@ -194,27 +238,6 @@ impl Past {
             clean: meta::get(engine, MetaKey::Clean)?.is_some(),
         })
     }
-}
-
-/// The first flush of a run: it counts the start, and proves that the sync hook works.
-fn begin_incarnation(
-    engine: &dyn Engine,
-    recovered: &Recovered,
-    identity: &Identity,
-) -> Result<(), OpenError> {
-    let syncs_before = hook::calls();
-    recovered.repair(engine)?;
-    meta::put(
-        engine,
-        MetaKey::Node,
-        &node_payload(identity.node_id, identity.incarnation),
-    )?;
-    meta::remove(engine, MetaKey::Clean)?;
-    engine.flush()?;
-    if cfg!(target_os = "linux") && hook::calls() == syncs_before {
-        return Err(OpenError::HookInactive);
-    }
-    Ok(())
 }
 
 fn node_payload(node: u64, incarnation: u64) -> Bytes {

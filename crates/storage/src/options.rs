@@ -28,6 +28,10 @@ pub struct Options {
     pub journal_bytes: u64,
     /// Chunks of the journal go when this much cluster time has passed since the last thing in them. Default 7 days.
     pub journal_age: Duration,
+    /// Opens the store on this disk instead of in a directory, without journal and without a ceiling for snapshots.
+    /// Default none.
+    #[cfg(feature = "simulation")]
+    pub disk: Option<crate::simulation::Disk>,
 }
 
 impl Default for Options {
@@ -43,6 +47,8 @@ impl Default for Options {
             compact_bytes_min: 1 << 30,
             journal_bytes: 256 << 20,
             journal_age: Duration::from_secs(7 * 24 * 60 * 60),
+            #[cfg(feature = "simulation")]
+            disk: None,
         }
     }
 }

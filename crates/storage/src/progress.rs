@@ -27,6 +27,12 @@ const MAGIC: &[u8; 8] = b"QRPROG1\n";
 const SLOT_BYTES: usize = 24;
 const SLOT_STRIDE: u64 = 512;
 
+/// Is told how far a database is durable, and never doubts it afterwards.
+pub(crate) trait Witness: Send + 'static {
+    /// Notes that the database is durable up to `sequence`. Does not wait for the disk.
+    fn note(&self, sequence: u64) -> Result<(), StorageError>;
+}
+
 /// The open file.
 pub(crate) struct Progress {
     file: File,
@@ -66,16 +72,17 @@ impl Progress {
             file,
             path: path.to_owned(),
         };
-        progress.write(sequence)?;
+        progress.note(sequence)?;
         progress
             .file
             .sync_data()
             .map_err(StorageError::io(format!("sync {}", path.display())))?;
         Ok(progress)
     }
+}
 
-    /// Notes that the database is durable up to `sequence`. Does not wait for the disk.
-    pub(crate) fn write(&self, sequence: u64) -> Result<(), StorageError> {
+impl Witness for Progress {
+    fn note(&self, sequence: u64) -> Result<(), StorageError> {
         let at = (sequence % 2) * SLOT_STRIDE;
         self.file
             .write_all_at(&encode(sequence), at)
@@ -108,7 +115,7 @@ mod tests {
         Progress::create(&path).unwrap();
         assert_eq!(Progress::read(&path).unwrap(), 0);
         let progress = Progress::open(&path, 7).unwrap();
-        progress.write(8).unwrap();
+        progress.note(8).unwrap();
         assert_eq!(Progress::read(&path).unwrap(), 8);
         progress.file.write_all_at(b"torn", 10).unwrap();
         assert_eq!(Progress::read(&path).unwrap(), 7);

@@ -29,8 +29,8 @@ pub use self::reader::SnapshotReader;
 pub use self::writer::SnapshotWriter;
 use crate::engine::Engine;
 use crate::error::StorageError;
-use crate::files;
 use crate::log::Log;
+use crate::medium::Medium;
 use crate::meta::{self, MetaKey};
 
 /// A complete, durable image.
@@ -81,6 +81,7 @@ pub struct Snapshots {
 }
 
 struct Inner {
+    medium: Arc<dyn Medium>,
     dir: PathBuf,
     log: Log,
     cache_bytes: u64,
@@ -105,22 +106,28 @@ pub(crate) fn read_pointer(log: &dyn Engine) -> Result<Option<SnapshotInfo>, Sto
 
 impl Snapshots {
     /// Starts with the image that the pointer names, and removes all others.
-    pub(crate) fn open(dir: &Path, log: Log, current: Option<SnapshotInfo>) -> Result<Self, StorageError> {
+    pub(crate) fn open(
+        medium: Arc<dyn Medium>,
+        dir: &Path,
+        log: Log,
+        current: Option<SnapshotInfo>,
+    ) -> Result<Self, StorageError> {
         let kept = current.as_ref().map(|info| path_of(dir, info));
         let mut next_number = current.as_ref().map_or(1, |info| info.number + 1);
-        for name in files::names(dir)? {
+        for name in medium.names(dir)? {
             let path = dir.join(&name);
             if Some(&path) != kept.as_ref() {
                 tracing::info!(image = %path.display(), "removing an image that was never finished or is replaced");
-                files::remove_dir(&path)?;
+                medium.remove(&path)?;
                 if let Ok(number) = u64::from_str_radix(&name, 16) {
                     next_number = next_number.max(number + 1);
                 }
             }
         }
-        files::sync(dir)?;
+        medium.sync(dir)?;
         Ok(Snapshots {
             inner: Arc::new(Inner {
+                medium,
                 dir: dir.to_owned(),
                 cache_bytes: log.options().snapshot_cache_bytes,
                 bytes_per_second: log.options().snapshot_bytes_per_second,
@@ -160,7 +167,11 @@ impl Snapshots {
         let image = match self.open_image(info.number)? {
             Some(image) => image,
             None => {
-                let image = Arc::new(Image::open(&self.path_of(info.number), self.inner.cache_bytes)?);
+                let image = Arc::new(Image::open(
+                    Arc::clone(&self.inner.medium),
+                    &self.path_of(info.number),
+                    self.inner.cache_bytes,
+                )?);
                 self.inner
                     .state
                     .lock()
@@ -204,8 +215,8 @@ impl Snapshots {
             image.remove_when_dropped();
             return Ok(());
         }
-        files::remove_dir(&self.path_of(replaced))?;
-        files::sync(&self.inner.dir)
+        self.inner.medium.remove(&self.path_of(replaced))?;
+        self.inner.medium.sync(&self.inner.dir)
     }
 
     fn path_of(&self, number: u64) -> PathBuf {
@@ -228,7 +239,7 @@ mod tests {
     use crate::Options;
     use crate::engine::memory::Memory;
     use crate::failure::Failure;
-    use crate::log::Recovered;
+    use crate::log::{Pace, Recovered};
 
     #[test]
     fn an_image_whose_pointer_may_be_on_disk_is_not_removed() {
@@ -242,8 +253,10 @@ mod tests {
             Arc::new(Failure::default()),
             Options::default(),
             None,
+            Pace::Thread,
         );
-        let snapshots = Snapshots::open(dir.path(), log.unwrap(), None).unwrap();
+        let files = Arc::new(crate::medium::Files);
+        let snapshots = Snapshots::open(files, dir.path(), log.unwrap(), None).unwrap();
         let writer = snapshots.create().unwrap();
         // The pointer is written, but its flush fails: what the disk then holds nobody knows.
         engine.fail_after(0);

@@ -12,9 +12,11 @@ use crate::error::{OpenError, StorageError};
 use crate::failure::Failure;
 use crate::journal::Journal;
 use crate::log::Log;
+use crate::medium::Medium;
 use crate::meta::MetaKey;
+use crate::opening::Opened;
 use crate::snapshots::Snapshots;
-use crate::{Options, files, opening};
+use crate::{Options, opening};
 
 /// Who this node is. It lives and dies with the data: an empty directory is a new node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,7 @@ pub struct Store {
 struct Inner {
     identity: Mutex<Identity>,
     paths: Paths,
+    medium: Arc<dyn Medium>,
 }
 
 impl Store {
@@ -61,35 +64,50 @@ impl Store {
     /// acknowledged) is refused too, and will be again; sled may then have overwritten the unreadable end of
     /// its own file, as it does after every crash.
     pub fn open(dir: &Path, options: Options) -> Result<Store, OpenError> {
+        #[cfg(feature = "simulation")]
+        if let Some(disk) = &options.disk {
+            let opened = disk.open(&options)?;
+            // A simulation does not wait for real time.
+            let options = Options {
+                snapshot_bytes_per_second: None,
+                ..options
+            };
+            return Self::assemble(opened, Journal::off(&options), options);
+        }
         let opened = opening::open(dir, &options)?;
-        let paths = opened.paths;
-        let door = Some(Arc::clone(&opened.door));
-        let failure = Arc::new(Failure::default());
         let journal = Journal::open_behind(
-            Some(Arc::clone(&opened.door)),
-            &paths.journal,
+            opened.door.clone(),
+            &opened.paths.journal,
             opened.identity.node_id,
             &options,
         );
+        Self::assemble(opened, journal, options)
+    }
+
+    fn assemble(opened: Opened, journal: Journal, options: Options) -> Result<Store, OpenError> {
+        let paths = opened.paths;
+        let failure = Arc::new(Failure::default());
         let contents = Contents::new(
             opened.contents,
-            &paths.contents_progress,
             Arc::clone(&failure),
             &options,
-            opened.door,
-        )?;
+            opened.door.clone(),
+        );
         let log = Log::start(
-            Arc::new(opened.log),
+            opened.log,
             opened.recovered,
             Some(opened.progress),
             failure,
             options,
-            door,
+            opened.door,
+            opened.pace,
         )?;
-        let snapshots = Snapshots::open(&paths.images, log.clone(), opened.image)?;
+        let medium = Arc::clone(&opened.medium);
+        let snapshots = Snapshots::open(medium, &paths.images, log.clone(), opened.image)?;
         let inner = Arc::new(Inner {
             identity: Mutex::new(opened.identity),
             paths,
+            medium: opened.medium,
         });
         Ok(Store {
             log,
@@ -123,7 +141,7 @@ impl Store {
 
     /// Bytes the directory occupies on disk. Reads directories; call it now and then.
     pub fn disk_bytes(&self) -> u64 {
-        files::disk_bytes(&self.inner.paths.dir)
+        self.inner.medium.bytes(&self.inner.paths.dir)
     }
 
     /// Carries out everything ordered, flushes, notes that this was an orderly end and stops the writer.

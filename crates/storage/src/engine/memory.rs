@@ -1,6 +1,7 @@
 //! The engine in memory: a model of promises 1 to 3 that can crash between any two writes.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,6 +22,10 @@ struct State {
     flushed: Map,
     journal: Vec<(Space, Bytes, Option<Bytes>)>,
     current: Map,
+    /// Bytes of keys and values in `current`.
+    bytes: u64,
+    /// A sync has failed: nothing in the journal can become durable any more.
+    given_up: bool,
     /// Flushes, and writes, left before everything fails, if set.
     flushes_left: Option<u64>,
     writes_left: Option<u64>,
@@ -34,13 +39,17 @@ impl Memory {
         for (space, key, value) in state.journal.iter().take(kept) {
             apply(&mut flushed, *space, key.clone(), value.clone());
         }
+        Memory::holding(flushed)
+    }
+
+    fn holding(flushed: Map) -> Memory {
+        let bytes = flushed.iter().map(|((_, key), value)| len(key, value)).sum();
         Memory {
             state: Mutex::new(State {
                 current: flushed.clone(),
                 flushed,
-                journal: Vec::new(),
-                flushes_left: None,
-                writes_left: None,
+                bytes,
+                ..State::default()
             }),
         }
     }
@@ -51,11 +60,13 @@ impl Memory {
     }
 
     /// Lets `flushes` more flushes succeed, and then nothing.
+    #[cfg(test)]
     pub(crate) fn fail_after(&self, flushes: u64) {
         self.state.lock().flushes_left = Some(flushes);
     }
 
     /// Lets `writes` more writes succeed, and then nothing. So a crash can come between any two of them.
+    #[cfg(test)]
     pub(crate) fn die_after(&self, writes: u64) {
         self.state.lock().writes_left = Some(writes);
     }
@@ -67,9 +78,63 @@ impl Memory {
             *left -= 1;
         }
         let key = Bytes::copy_from_slice(key);
-        apply(&mut state.current, space, key.clone(), value.clone());
+        let added = value.as_ref().map_or(0, |value| len(&key, value));
+        let replaced = apply(&mut state.current, space, key.clone(), value.clone());
+        state.bytes += added;
+        state.bytes -= replaced.map_or(0, |value| len(&key, &value));
         state.journal.push((space, key, value));
         Ok(())
+    }
+}
+
+/// What a simulated disk does beyond the engine.
+#[cfg(feature = "simulation")]
+impl Memory {
+    /// Bytes that its keys and values take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.state.lock().bytes
+    }
+
+    /// A sync failed: what was written since the last one is visible, and will never be durable.
+    pub(crate) fn give_up(&self) {
+        self.state.lock().given_up = true;
+    }
+
+    /// How many of the unflushed writes a crash could keep.
+    pub(crate) fn keepable(&self) -> usize {
+        let state = self.state.lock();
+        if state.given_up { 0 } else { state.journal.len() }
+    }
+
+    /// Flips a bit of a stored value, on disk and for every reader. False if there is no such value.
+    pub(crate) fn flip(&self, space: Space, nth: u64, bit: u64) -> bool {
+        let mut state = self.state.lock();
+        let count = state.flushed.keys().filter(|(of, _)| *of == space).count() as u64;
+        if count == 0 {
+            return false;
+        }
+        let at = usize::try_from(nth % count).expect("there are fewer values than that");
+        let Some((key, value)) = state
+            .flushed
+            .iter()
+            .filter(|((of, _), _)| *of == space)
+            .nth(at)
+            .map(|(key, value)| (key.clone(), value.clone()))
+        else {
+            return false;
+        };
+        let mut damaged = value.to_vec();
+        if damaged.is_empty() {
+            return false;
+        }
+        let bit = usize::try_from(bit % (damaged.len() as u64 * 8)).expect("a value is short");
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let damaged = Bytes::from(damaged);
+        if state.current.get(&key) == Some(&value) {
+            state.current.insert(key.clone(), damaged.clone());
+        }
+        state.flushed.insert(key, damaged);
+        true
     }
 }
 
@@ -85,11 +150,15 @@ impl State {
     }
 }
 
-fn apply(map: &mut Map, space: Space, key: Bytes, value: Option<Bytes>) {
+fn len(key: &Bytes, value: &Bytes) -> u64 {
+    (key.len() + value.len()) as u64
+}
+
+fn apply(map: &mut Map, space: Space, key: Bytes, value: Option<Bytes>) -> Option<Bytes> {
     match value {
         Some(value) => map.insert((space, key), value),
         None => map.remove(&(space, key)),
-    };
+    }
 }
 
 impl Engine for Memory {
@@ -103,37 +172,29 @@ impl Engine for Memory {
     }
 
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        Ok(self
-            .state
-            .lock()
-            .current
-            .get(&(space, Bytes::copy_from_slice(key)))
-            .cloned())
+        let key = (space, Bytes::copy_from_slice(key));
+        Ok(self.state.lock().current.get(&key).cloned())
     }
 
     fn ascend(&self, space: Space, from: &[u8]) -> Walk<'_> {
-        let from = (space, Bytes::copy_from_slice(from));
-        let state = self.state.lock();
-        let pairs: Vec<_> = state
-            .current
-            .range(from..)
-            .take_while(|((of, _), _)| *of == space)
-            .map(|((_, key), value)| Ok((key.clone(), value.clone())))
-            .collect();
-        Box::new(pairs.into_iter())
+        let mut from = Bound::Included((space, Bytes::copy_from_slice(from)));
+        // One look for each step, as a reader of a disk: nothing is locked in between.
+        Box::new(std::iter::from_fn(move || {
+            let state = self.state.lock();
+            let (key, value) = state.current.range((from.clone(), Bound::Unbounded)).next()?;
+            from = Bound::Excluded(key.clone());
+            (key.0 == space).then(|| Ok((key.1.clone(), value.clone())))
+        }))
     }
 
     fn descend(&self, space: Space, to: &[u8]) -> Walk<'_> {
-        let to = (space, Bytes::copy_from_slice(to));
-        let state = self.state.lock();
-        let pairs: Vec<_> = state
-            .current
-            .range(..=to)
-            .rev()
-            .take_while(|((of, _), _)| *of == space)
-            .map(|((_, key), value)| Ok((key.clone(), value.clone())))
-            .collect();
-        Box::new(pairs.into_iter())
+        let mut to = Bound::Included((space, Bytes::copy_from_slice(to)));
+        Box::new(std::iter::from_fn(move || {
+            let state = self.state.lock();
+            let (key, value) = state.current.range((Bound::Unbounded, to.clone())).next_back()?;
+            to = Bound::Excluded(key.clone());
+            (key.0 == space).then(|| Ok((key.1.clone(), value.clone())))
+        }))
     }
 
     fn flush(&self) -> Result<(), StorageError> {
@@ -142,8 +203,12 @@ impl Engine for Memory {
         if let Some(left) = &mut state.flushes_left {
             *left -= 1;
         }
-        state.flushed = state.current.clone();
-        state.journal.clear();
+        if !state.given_up {
+            let State { flushed, journal, .. } = &mut *state;
+            for (space, key, value) in journal.drain(..) {
+                apply(flushed, space, key, value);
+            }
+        }
         Ok(())
     }
 }

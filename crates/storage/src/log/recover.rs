@@ -66,6 +66,34 @@ impl Recovered {
         Ok(recovered)
     }
 
+    /// The vote.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn vote(&self) -> Option<&Bytes> {
+        self.vote.as_ref()
+    }
+
+    /// The committed point.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn committed(&self) -> Option<&Bytes> {
+        self.committed.as_ref()
+    }
+
+    /// Index and marker of the last purge.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn purged(&self) -> Option<(u64, Bytes)> {
+        let marker = self.position.purged.as_ref()?;
+        Some((marker.index, marker.bytes.clone()))
+    }
+
+    /// The live entries that were to be kept in memory.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn entries(&self) -> Vec<crate::Record> {
+        let (from, to) = (self.tail.first(), self.tail.end());
+        let mut records = Vec::new();
+        self.tail.read(from, to, &mut { usize::MAX }, &mut records);
+        records
+    }
+
     pub(super) fn purged_index(&self) -> Option<u64> {
         self.position.purged.as_ref().map(|marker| marker.index)
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::{Log, Recovered};
+use super::{Log, Pace, Recovered};
 use crate::engine::memory::Memory;
 use crate::error::StorageError;
 use crate::failure::Failure;
@@ -30,6 +30,7 @@ fn start(engine: Memory) -> (Log, Arc<Memory>) {
         Arc::new(Failure::default()),
         options,
         None,
+        Pace::Thread,
     );
     (log.expect("a thread"), engine)
 }

@@ -1,8 +1,11 @@
-//! The one thread that writes the log database.
+//! What writes the log database: one thread.
 //!
 //! It takes whatever waits, as one *group*: carries it out in order, flushes once, and then answers in
 //! order. Between groups it removes purged chunks, a few at a time, so that no append waits long for them.
 //! After the first failure it only answers with that failure.
+//!
+//! In a simulation there is no thread: the same work is done in `steps`, with time between a group's writes
+//! and its flush.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,13 +15,13 @@ use bytes::Bytes;
 
 use super::Shared;
 use super::entries::last_index;
-use super::state::{Closing, Command, Marker};
+use super::state::{Closing, Command, Marker, State};
 use crate::Record;
 use crate::chunk::{Chunk, ChunkKey, Packer};
 use crate::engine::Engine;
 use crate::error::StorageError;
 use crate::meta::{self, LOG, MetaKey};
-use crate::progress::Progress;
+use crate::progress::Witness;
 
 /// Chunks removed between two groups by a purge: well under a millisecond.
 const PURGE_SLICE: usize = 32;
@@ -29,7 +32,7 @@ const CHECK_EVERY: u64 = 1024;
 
 pub(super) struct Writer {
     pub(super) engine: Arc<dyn Engine>,
-    pub(super) progress: Option<Progress>,
+    pub(super) progress: Option<Box<dyn Witness>>,
     /// The number of the last group commit.
     pub(super) sequence: u64,
     /// Chunks up to this index are still to be removed.
@@ -38,21 +41,30 @@ pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
 }
 
-/// What the thread does next.
-enum Work {
+/// What there is to do next.
+pub(super) enum Work {
     Commit(Vec<Command>),
     Purge,
     Stop(Closing),
+}
+
+/// A group whose writes were handed to the engine.
+pub(super) struct Written {
+    group: Vec<Command>,
+    syncs_before: Option<u64>,
+    outcome: Result<(), StorageError>,
 }
 
 impl Writer {
     pub(super) fn run(mut self) {
         loop {
             match self.next_work() {
-                Work::Commit(group) => self.commit(group),
+                Work::Commit(group) => {
+                    let written = self.write(group);
+                    self.flush(written);
+                }
                 Work::Purge => {}
-                Work::Stop(Closing::Drop) => return,
-                Work::Stop(Closing::Clean) => return self.mark_clean(),
+                Work::Stop(closing) => return self.end(closing),
             }
             self.purge_some();
         }
@@ -61,22 +73,46 @@ impl Writer {
     fn next_work(&self) -> Work {
         let mut state = self.shared.state.lock();
         loop {
-            if state.urgent > 0 || (state.closing.is_some() && !state.queue.is_empty()) {
-                let options = &self.shared.options;
-                return Work::Commit(state.take_group(options.group_commands_max, options.group_bytes_max));
-            }
-            if let Some(closing) = state.closing {
-                return Work::Stop(closing);
-            }
-            if self.purging.is_some() {
-                return Work::Purge;
+            if let Some(work) = self.waiting(&mut state) {
+                return work;
             }
             self.shared.wake.wait(&mut state);
         }
     }
 
-    fn commit(&mut self, group: Vec<Command>) {
-        let outcome = self.guarded("write the log", |writer| writer.write(&group));
+    /// What there is to do now, if anything.
+    pub(super) fn waiting(&self, state: &mut State) -> Option<Work> {
+        if state.urgent > 0 || (state.closing.is_some() && !state.queue.is_empty()) {
+            let options = &self.shared.options;
+            let group = state.take_group(options.group_commands_max, options.group_bytes_max);
+            return Some(Work::Commit(group));
+        }
+        if let Some(closing) = state.closing {
+            return Some(Work::Stop(closing));
+        }
+        self.purging.is_some().then_some(Work::Purge)
+    }
+
+    /// Writes a group; only [`Writer::flush`] makes it durable.
+    pub(super) fn write(&mut self, group: Vec<Command>) -> Written {
+        let syncs_before = self.engine.syncs();
+        let outcome = self.guarded("write the log", |writer| writer.put_group(&group));
+        Written {
+            group,
+            syncs_before,
+            outcome,
+        }
+    }
+
+    /// Makes a written group durable, and answers.
+    pub(super) fn flush(&mut self, written: Written) {
+        let Written {
+            group,
+            syncs_before,
+            outcome,
+        } = written;
+        let outcome = outcome
+            .and_then(|()| self.guarded("write the log", |writer| writer.flush_group(&group, syncs_before)));
         if outcome.is_ok() {
             let appends = group
                 .iter()
@@ -126,9 +162,8 @@ impl Writer {
         self.shared.failure.note(outcome)
     }
 
-    /// Carries out a group and makes it durable.
-    fn write(&mut self, group: &[Command]) -> Result<(), StorageError> {
-        let syncs_before = self.engine.syncs();
+    /// Carries out a group.
+    fn put_group(&mut self, group: &[Command]) -> Result<(), StorageError> {
         let committed = group.iter().rposition(|c| {
             matches!(
                 c,
@@ -138,20 +173,13 @@ impl Writer {
                 }
             )
         });
-        let mut entries = 0;
-        let mut bytes = 0;
         for (position, command) in group.iter().enumerate() {
-            if let Command::Append {
-                records, bytes: more, ..
-            } = command
-            {
+            if let Command::Append { records, .. } = command {
                 for record in records {
                     self.packer.push(record, &mut |key, value| {
                         self.engine.put(LOG, &key.encode(), value)
                     })?;
                 }
-                entries += records.len() as u64;
-                bytes += *more as u64;
                 continue;
             }
             self.finish_chunk()?;
@@ -168,7 +196,22 @@ impl Writer {
             }
         }
         self.finish_chunk()?;
+        self.put_number()
+    }
+
+    /// Makes a group durable.
+    fn flush_group(&mut self, group: &[Command], syncs_before: Option<u64>) -> Result<(), StorageError> {
         let took = self.seal(syncs_before)?;
+        let (mut entries, mut bytes) = (0, 0);
+        for command in group {
+            if let Command::Append {
+                records, bytes: more, ..
+            } = command
+            {
+                entries += records.len() as u64;
+                bytes += *more as u64;
+            }
+        }
         self.shared.state.lock().stats.record_flush(took, entries, bytes);
         for command in group {
             if let Command::Purge { marker, .. } = command {
@@ -187,10 +230,14 @@ impl Writer {
         meta::put(&*self.engine, MetaKey::Purged, &marker.encode())
     }
 
-    /// Numbers the group, flushes it, and notes the number outside the database.
-    fn seal(&mut self, syncs_before: Option<u64>) -> Result<std::time::Duration, StorageError> {
+    /// Numbers what was written.
+    fn put_number(&mut self) -> Result<(), StorageError> {
         self.sequence += 1;
-        meta::put(&*self.engine, MetaKey::Sequence, &self.sequence.to_le_bytes())?;
+        meta::put(&*self.engine, MetaKey::Sequence, &self.sequence.to_le_bytes())
+    }
+
+    /// Flushes what was written and numbered, and notes the number outside the database.
+    fn seal(&mut self, syncs_before: Option<u64>) -> Result<std::time::Duration, StorageError> {
         let start = Instant::now();
         self.engine.flush()?;
         let took = start.elapsed();
@@ -201,7 +248,7 @@ impl Writer {
             });
         }
         if let Some(progress) = &self.progress {
-            progress.write(self.sequence)?;
+            progress.note(self.sequence)?;
         }
         if self.sequence.is_multiple_of(CHECK_EVERY) {
             self.engine.check()?;
@@ -209,7 +256,7 @@ impl Writer {
         Ok(took)
     }
 
-    fn purge_some(&mut self) {
+    pub(super) fn purge_some(&mut self) {
         let Some(upto) = self.purging else { return };
         let mut removed = 0;
         let outcome = self.guarded("remove purged entries", |writer| {
@@ -223,11 +270,15 @@ impl Writer {
     }
 
     /// The last thing written by an orderly stop.
-    fn mark_clean(mut self) {
+    pub(super) fn end(mut self, closing: Closing) {
+        if closing == Closing::Drop {
+            return;
+        }
         // A failure is kept by `guarded`; the next open then simply finds no mark.
         let _ = self.guarded("note the orderly stop", |writer| {
             let syncs_before = writer.engine.syncs();
             meta::put(&*writer.engine, MetaKey::Clean, &[])?;
+            writer.put_number()?;
             writer.seal(syncs_before).map(|_took| ())
         });
     }

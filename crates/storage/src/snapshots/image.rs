@@ -1,14 +1,15 @@
 //! One image on disk.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::engine::disk::Disk;
 use crate::engine::{Engine, Space, VALUE_LEN_MAX};
 use crate::error::{OpenError, StorageError};
-use crate::{files, meta};
+use crate::medium::Medium;
+use crate::meta;
 
 const SPACES: [&str; 2] = ["h", "s"];
 const HEADER: Space = Space(0);
@@ -32,21 +33,27 @@ pub(super) struct Header {
 /// An open image. While it lives its directory does too.
 pub(super) struct Image {
     /// `None` only while being dropped.
-    disk: Option<Disk>,
+    engine: Option<Arc<dyn Engine>>,
+    path: PathBuf,
+    medium: Arc<dyn Medium>,
     remove: AtomicBool,
 }
 
 impl Image {
     /// Opens an image, or creates an empty one.
-    pub(super) fn open(path: &Path, cache_bytes: u64) -> Result<Self, StorageError> {
-        let disk = Disk::open(path, &SPACES, cache_bytes).map_err(|error| match error {
-            OpenError::Storage(error) => error,
-            other => StorageError::Corrupt {
-                what: other.to_string(),
-            },
-        })?;
+    pub(super) fn open(medium: Arc<dyn Medium>, path: &Path, cache_bytes: u64) -> Result<Self, StorageError> {
+        let engine = medium
+            .open(path, &SPACES, cache_bytes)
+            .map_err(|error| match error {
+                OpenError::Storage(error) => error,
+                other => StorageError::Corrupt {
+                    what: other.to_string(),
+                },
+            })?;
         Ok(Image {
-            disk: Some(disk),
+            engine: Some(engine),
+            path: path.to_owned(),
+            medium,
             remove: AtomicBool::new(false),
         })
     }
@@ -56,27 +63,23 @@ impl Image {
         self.remove.store(true, Ordering::SeqCst);
     }
 
-    fn disk(&self) -> &Disk {
-        self.disk
-            .as_ref()
+    fn engine(&self) -> &dyn Engine {
+        self.engine
+            .as_deref()
             .expect("it is there until the image is dropped")
     }
 
     pub(super) fn put_chunk(&self, number: u32, bytes: &[u8]) -> Result<(), StorageError> {
-        self.disk()
+        self.engine()
             .put(CHUNKS, &number.to_be_bytes(), &encode_chunk(number, bytes))
     }
 
     pub(super) fn chunk(&self, number: u32) -> Result<Bytes, StorageError> {
-        let damaged = |what| {
-            StorageError::corrupt(format!(
-                "chunk {number} of {}: {what}",
-                self.disk().path().display()
-            ))
-        };
+        let damaged =
+            |what| StorageError::corrupt(format!("chunk {number} of {}: {what}", self.path.display()));
         let key = number.to_be_bytes();
         let value = self
-            .disk()
+            .engine()
             .get(CHUNKS, &key)?
             .ok_or_else(|| damaged("it is missing"))?;
         if value.len() < HEAD || value[0] != FORMAT {
@@ -90,12 +93,12 @@ impl Image {
     }
 
     pub(super) fn flush(&self) -> Result<(), StorageError> {
-        self.disk().flush()?;
-        self.disk().check()
+        self.engine().flush()?;
+        self.engine().check()
     }
 
     pub(super) fn put_header(&self, header: &Header) -> Result<(), StorageError> {
-        self.disk().put(
+        self.engine().put(
             HEADER,
             HEADER_KEY.as_bytes(),
             &meta::encode(HEADER_KEY, &header.encode()),
@@ -103,10 +106,9 @@ impl Image {
     }
 
     pub(super) fn header(&self) -> Result<Header, StorageError> {
-        let damaged =
-            |what| StorageError::corrupt(format!("header of {}: {what}", self.disk().path().display()));
+        let damaged = |what| StorageError::corrupt(format!("header of {}: {what}", self.path.display()));
         let value = self
-            .disk()
+            .engine()
             .get(HEADER, HEADER_KEY.as_bytes())?
             .ok_or_else(|| damaged("it is missing"))?;
         Header::decode(meta::decode(HEADER_KEY, &value)?).ok_or_else(|| damaged("it is too short"))
@@ -115,11 +117,10 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        let Some(disk) = self.disk.take() else { return };
-        let path = disk.path().to_owned();
-        drop(disk);
+        // Closed first.
+        drop(self.engine.take());
         if self.remove.load(Ordering::SeqCst)
-            && let Err(error) = files::remove_dir(&path)
+            && let Err(error) = self.medium.remove(&self.path)
         {
             // The next open removes it; until then it only takes space.
             tracing::warn!(%error, "an old image stays behind");

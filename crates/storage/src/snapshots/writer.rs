@@ -1,11 +1,12 @@
 //! Writing an image.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 
 use super::image::{CHUNK_BYTES, Header, Image};
 use super::{SnapshotInfo, Snapshots};
 use crate::error::StorageError;
-use crate::files;
 use crate::meta::META_LEN_MAX;
 use crate::throttle::Throttle;
 
@@ -29,10 +30,12 @@ pub struct SnapshotWriter {
 impl SnapshotWriter {
     pub(super) fn create(snapshots: Snapshots, number: u64) -> Result<Self, StorageError> {
         let path = snapshots.path_of(number);
-        let image = Image::open(&path, snapshots.inner.cache_bytes).inspect_err(|_| {
-            // The disk may be full, so leave nothing behind. What cannot be removed now goes at the next open.
-            let _ = files::remove_dir(&path);
-        })?;
+        let medium = &snapshots.inner.medium;
+        let image =
+            Image::open(Arc::clone(medium), &path, snapshots.inner.cache_bytes).inspect_err(|_| {
+                // The disk may be full, so leave nothing behind. What cannot be removed now goes at the next open.
+                let _ = medium.remove(&path);
+            })?;
         Ok(SnapshotWriter {
             throttle: Throttle::new(snapshots.inner.bytes_per_second),
             snapshots,
@@ -120,8 +123,9 @@ impl SnapshotWriter {
         image.flush()?;
         image.put_header(&header)?;
         image.flush()?;
-        files::sync(&self.snapshots.path_of(self.number))?;
-        files::sync(&self.snapshots.inner.dir)?;
+        let medium = &self.snapshots.inner.medium;
+        medium.sync(&self.snapshots.path_of(self.number))?;
+        medium.sync(&self.snapshots.inner.dir)?;
         // From here on the pointer may be on disk even if the answer is an error, so the image must stay. If it
         // is not, the next open removes the image.
         self.image = None;
