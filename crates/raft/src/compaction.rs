@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver as _;
 
+use crate::blocking;
 use crate::config::Config;
 use crate::state_machine::Shared;
 use crate::types::Raft;
@@ -100,7 +101,7 @@ fn purge_point(shared: &Shared, config: &Config, index: u64) -> Option<u64> {
 pub(crate) async fn measure(shared: Arc<Shared>, disk_bytes: Arc<AtomicU64>) {
     loop {
         let store = Arc::clone(&shared.store);
-        if let Ok(bytes) = tokio::task::spawn_blocking(move || store.disk_bytes()).await {
+        if let Ok(bytes) = blocking::run(&shared.store.log, move || store.disk_bytes()).await {
             disk_bytes.store(bytes, Ordering::Relaxed);
         }
         tokio::time::sleep(MEASURE_EVERY).await;

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::error::StartError;
+use crate::transport::{Tcp, Transport};
 
 /// Settings of one node's consensus layer.
 #[derive(Clone, Debug)]
@@ -58,6 +60,15 @@ pub struct Config {
     pub log_keep_entries: u64,
     /// Passed on to storage.
     pub storage: quorate_storage::Options,
+    /// Makes the connections between nodes. TCP, but for tests.
+    pub transport: Arc<dyn Transport>,
+    /// The time as this node sees it. The machine's, but for tests.
+    pub clock: Clock,
+    /// Lets a leader that restarts lead on without an election, which loses acknowledged entries: so that a
+    /// simulation can show that it would notice.
+    #[cfg(feature = "simulation")]
+    #[doc(hidden)]
+    pub restore_leader: bool,
 }
 
 impl Default for Config {
@@ -85,6 +96,10 @@ impl Default for Config {
             log_keep_bytes: 64 << 20,
             log_keep_entries: 200_000,
             storage: quorate_storage::Options::default(),
+            transport: Arc::new(Tcp),
+            clock: Clock::system(),
+            #[cfg(feature = "simulation")]
+            restore_leader: false,
         }
     }
 }
@@ -102,6 +117,10 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// openraft's settings. Every value that data safety hangs on is asserted by a
 /// test below.
 pub(crate) fn raft_config(config: &Config) -> Result<Arc<openraft::Config>, StartError> {
+    #[cfg(feature = "simulation")]
+    let restore_leader = config.restore_leader;
+    #[cfg(not(feature = "simulation"))]
+    let restore_leader = false;
     let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
     openraft::Config {
         cluster_name: "quorate".to_owned(),
@@ -111,7 +130,7 @@ pub(crate) fn raft_config(config: &Config) -> Result<Arc<openraft::Config>, Star
         election_timeout_max: ms(config.election_timeout_max),
         // A restored leader may give a log id a second time: an acknowledged
         // entry would be lost. A restarted leader stands for election.
-        enable_leader_restore: Some(false),
+        enable_leader_restore: Some(restore_leader),
         // A follower that lost log entries is not the node it was.
         allow_log_reversion: None,
         enable_pre_vote: Some(true),

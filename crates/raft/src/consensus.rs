@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -25,9 +26,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::service::Routes;
 use tonic::transport::Channel;
-use tonic::transport::server::TcpIncoming;
 
+use crate::blocking;
 use crate::bootstrap::{Bootstrap, Seen};
+use crate::clock::Clock;
 use crate::compaction;
 use crate::config::{Config, KEEPALIVE, MESSAGE_BYTES_MAX, raft_config};
 use crate::error::{ContentError, Failure, MembershipError, ProposeError, ReadError, StartError};
@@ -38,10 +40,11 @@ use crate::log_store::{LogStore, entry_of};
 use crate::membership::Membership;
 use crate::network::client::Network;
 use crate::network::pool::{Pool, Use};
-use crate::network::server::{PeerService, wall_ms};
+use crate::network::server::PeerService;
 use crate::snapshot::Receiver;
 use crate::state_machine::{Observer, Shared, StateMachine, members};
 use crate::status::{MemberStatus, Role, Status};
+use crate::transport::Listener;
 use crate::types::{Batch, Member, Raft, TypeConfig};
 
 /// A running node. Cheap to clone; stop it with [`Consensus::shutdown`].
@@ -61,7 +64,7 @@ struct Inner {
     leadership: watch::Receiver<Leadership>,
     contact: Arc<Contact>,
     peer_addr: SocketAddr,
-    started: std::time::Instant,
+    started: tokio::time::Instant,
     disk_bytes: Arc<AtomicU64>,
     leader_changes: Arc<AtomicU64>,
     entries: Mutex<Entries>,
@@ -100,10 +103,8 @@ impl Consensus {
             address: config.listen,
             source,
         };
-        let listener = tokio::net::TcpListener::bind(config.listen)
-            .await
-            .map_err(listen)?;
-        let peer_addr = listener.local_addr().map_err(listen)?;
+        let listener = config.transport.listen(config.listen).await.map_err(listen)?;
+        let peer_addr = listener.address;
         let member = Member {
             name: config.name.clone(),
             client_address: config.client_address.clone(),
@@ -111,10 +112,7 @@ impl Consensus {
         };
 
         let (dir, options) = (config.data_dir.clone(), config.storage.clone());
-        let store = tokio::task::spawn_blocking(move || Store::open(&dir, options))
-            .await
-            .map_err(|error| StartError::Raft(error.to_string()))??;
-        let store = Arc::new(store);
+        let store = Arc::new(open(dir, options).await?);
         let identity = Arc::new(Identity::new(
             Arc::clone(&store),
             member,
@@ -149,6 +147,7 @@ impl Consensus {
             seen: Arc::clone(&seen),
             contact: Arc::clone(&contact),
             receiver: Receiver::new(Arc::clone(&shared), config.snapshot_stall),
+            clock: config.clock.clone(),
         };
         let (stop_serving, stopped) = watch::channel(false);
         let serving = serve(listener, service, extra, stopped);
@@ -169,7 +168,7 @@ impl Consensus {
             leadership,
             contact: Arc::clone(&contact),
             peer_addr,
-            started: std::time::Instant::now(),
+            started: tokio::time::Instant::now(),
             disk_bytes: Arc::default(),
             leader_changes: Arc::default(),
             entries: Mutex::default(),
@@ -234,6 +233,12 @@ impl Consensus {
     #[must_use]
     pub fn cluster_id(&self) -> Option<ClusterId> {
         self.inner.identity.cluster()
+    }
+
+    /// The time as this node sees it.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.inner.config.clock
     }
 
     /// Where the peer listener is bound.
@@ -381,7 +386,7 @@ impl Consensus {
             .collect();
         let mut samples = Vec::with_capacity(quorum);
         if voters.contains(&own) {
-            samples.push(wall_ms());
+            samples.push(inner.config.clock.wall_ms());
         }
         while samples.len() < quorum {
             samples.extend(asked.next().await?);
@@ -479,7 +484,7 @@ impl Consensus {
     pub async fn shutdown(&self) {
         self.inner.stop(Duration::from_millis(500)).await;
         let store = Store::clone(&self.inner.store);
-        match tokio::task::spawn_blocking(move || store.close()).await {
+        match blocking::run(&self.inner.store.log, move || store.close()).await {
             Ok(Ok(())) => tracing::info!(node = self.inner.identity.node_id, "consensus has stopped"),
             Ok(Err(error)) => tracing::error!(%error, "close the store"),
             Err(error) => tracing::error!(%error, "close the store"),
@@ -499,6 +504,16 @@ impl Consensus {
 #[error("write a snapshot: {0}")]
 pub struct SnapshotError(String);
 
+/// Opens a store where opening it may block.
+async fn open(dir: PathBuf, options: quorate_storage::Options) -> Result<Store, StartError> {
+    #[cfg(feature = "simulation")]
+    if options.disk.is_some() {
+        return Ok(Store::open(&dir, options)?);
+    }
+    let opened = tokio::task::spawn_blocking(move || Store::open(&dir, options)).await;
+    Ok(opened.map_err(|error| StartError::Raft(error.to_string()))??)
+}
+
 /// The address others are told.
 fn advertised(config: &Config, bound: SocketAddr) -> Result<String, StartError> {
     match &config.advertise_peer {
@@ -512,23 +527,17 @@ fn advertised(config: &Config, bound: SocketAddr) -> Result<String, StartError> 
 }
 
 /// Serves the peer port until told to stop.
-async fn serve(
-    listener: tokio::net::TcpListener,
-    service: PeerService,
-    extra: Routes,
-    mut stopped: watch::Receiver<bool>,
-) {
+async fn serve(listener: Listener, service: PeerService, extra: Routes, mut stopped: watch::Receiver<bool>) {
     let service = PeerServer::new(service)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let served = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .add_routes(extra.add_service(service))
-        .serve_with_incoming_shutdown(incoming, async move {
+        .serve_with_incoming_shutdown(listener.incoming, async move {
             let _ = stopped.wait_for(|stopped| *stopped).await;
         })
         .await;
@@ -722,7 +731,7 @@ impl Inner {
                 .map_err(storage)?;
             Ok((None, content))
         };
-        match tokio::task::spawn_blocking(read).await {
+        match blocking::run(&self.store.log, read).await {
             Ok(Ok((Some(entry), _))) => {
                 self.entries.lock().put(id.index, entry.clone());
                 content_of(id, &entry)

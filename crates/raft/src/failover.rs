@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::network::pool::Pool;
+use crate::transport::Transport;
 use crate::types::Raft;
 
 /// When this node last heard from a leader, and whether its stream ended.
@@ -93,7 +94,8 @@ async fn campaign(raft: &Raft, contact: &Contact, pool: &Pool, config: &Config, 
                 .map(|node| node.peer_address.clone())
         };
         let Some(address) = address else { return };
-        if !is_refused(&pool.dial(Some(leader), &address), config.heartbeat).await {
+        let address = pool.dial(Some(leader), &address);
+        if !is_refused(&*config.transport, &address, config.heartbeat).await {
             return;
         }
         if round == 0 {
@@ -116,8 +118,8 @@ async fn campaign(raft: &Raft, contact: &Contact, pool: &Pool, config: &Config, 
 }
 
 /// True only if somebody answered that nobody listens there.
-async fn is_refused(address: &str, limit: Duration) -> bool {
-    match tokio::time::timeout(limit, tokio::net::TcpStream::connect(address)).await {
+async fn is_refused(transport: &dyn Transport, address: &str, limit: Duration) -> bool {
+    match tokio::time::timeout(limit, transport.connect(address)).await {
         Ok(Err(error)) => error.kind() == std::io::ErrorKind::ConnectionRefused,
         Ok(Ok(_)) | Err(_) => false,
     }

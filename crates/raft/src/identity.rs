@@ -17,6 +17,7 @@ use quorate_proto::internal as wire;
 use quorate_storage::Store;
 use tonic::{Code, Status};
 
+use crate::blocking;
 use crate::types::Member;
 
 /// A cluster: 16 random bytes, drawn by the node that formed it.
@@ -107,7 +108,7 @@ impl Identity {
             return Ok(());
         }
         let store = Arc::clone(&self.store);
-        tokio::task::spawn_blocking(move || store.set_cluster_id(cluster.0))
+        blocking::run(&self.store.log, move || store.set_cluster_id(cluster.0))
             .await
             .map_err(|error| Status::internal(format!("write the cluster id: {error}")))?
             .map_err(|error| Status::internal(format!("write the cluster id: {error}")))?;

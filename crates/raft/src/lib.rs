@@ -30,6 +30,14 @@
 //! decides when to write a snapshot and what to purge, `identity` checks every
 //! request, `codec` is every byte we write to disk.
 //!
+//! # What is outside
+//!
+//! A node meets the world in four places, and each can be another than the real
+//! one: [`transport`] has the network, [`Clock`] the time, `blocking` the threads
+//! that may wait for a disk, and the storage's options the disk itself. With
+//! all four replaced a whole cluster runs in one thread, in virtual time; the
+//! feature `simulation` adds what that takes.
+//!
 //! # What must hold
 //!
 //! Losing any of these loses acknowledged data, or lets two nodes differ:
@@ -55,7 +63,9 @@
 
 #![forbid(unsafe_code)]
 
+mod blocking;
 mod bootstrap;
+mod clock;
 mod codec;
 mod compaction;
 mod config;
@@ -69,11 +79,15 @@ mod leadership;
 pub mod log_store;
 mod membership;
 mod network;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod snapshot;
 pub mod state_machine;
 mod status;
+pub mod transport;
 pub mod types;
 
+pub use clock::Clock;
 pub use config::Config;
 pub use consensus::{Consensus, Proposed, SnapshotError};
 pub use error::{ContentError, Failure, MembershipError, ProposeError, ReadError, StartError};
@@ -82,3 +96,4 @@ pub use leadership::{Epoch, LeaderInfo, Leadership};
 pub use quorate_storage::{Coverage, Journal, JournalStats};
 pub use state_machine::{Answering, Observed, Observer, Payload};
 pub use status::{MemberStatus, Role, Status};
+pub use transport::Transport;

@@ -27,6 +27,7 @@ use openraft::{LogState, OptionalSend, RaftLogReader};
 use quorate_storage::{Log, Record, StorageError};
 use tokio::sync::oneshot;
 
+use crate::blocking;
 use crate::codec;
 use crate::config::APPEND_BYTES_MAX;
 use crate::types::{Entry, LogId, TypeConfig, Vote};
@@ -65,9 +66,8 @@ impl LogStore {
             return Ok(records);
         }
         let log = self.log.clone();
-        tokio::task::spawn_blocking(move || log.read(from, to, bytes_max))
-            .await
-            .map_err(io::Error::other)?
+        blocking::run(&self.log, move || log.read(from, to, bytes_max))
+            .await?
             .map_err(io::Error::other)
     }
 

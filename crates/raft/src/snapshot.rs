@@ -38,6 +38,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::blocking;
 use crate::codec;
 use crate::identity::Identity;
 use crate::log_store::entry_of;
@@ -220,9 +221,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             .work
             .take()
             .ok_or_else(|| io::Error::other("a builder builds once"))?;
-        tokio::task::spawn_blocking(move || build(&shared, view))
-            .await
-            .map_err(io::Error::other)?
+        blocking::run(&self.shared.store.log, move || build(&shared, view)).await?
     }
 }
 
@@ -306,11 +305,9 @@ pub(crate) fn install(shared: &Arc<Shared>, meta: &SnapshotMeta, data: SnapshotD
     tracing::info!(index, received, "state restored from a snapshot");
 
     if received || shared.store.contents.sweep_pending().map_err(io::Error::other)? {
-        let shared = Arc::clone(shared);
+        let (log, shared) = (&shared.store.log, Arc::clone(shared));
         // Long, if there are many contents; builds wait for it.
-        std::thread::Builder::new()
-            .name("content-sweep".to_owned())
-            .spawn(move || sweep(&shared, &view, index))?;
+        blocking::detach(log, "content-sweep", move || sweep(&shared, &view, index))?;
     }
     Ok(())
 }
@@ -358,34 +355,50 @@ pub(crate) fn send(
 ) -> (ReceiverStream<wire::SnapshotFrame>, watch::Receiver<u64>) {
     let (frames, stream) = mpsc::channel(FRAMES_AHEAD);
     let (moved, progress) = watch::channel(0);
-    tokio::task::spawn_blocking(move || {
-        if let SnapshotData::Stored(store, info) = data
-            && let Err(error) = send_all(begin, &store, &info, &frames, &moved)
-        {
-            // The stream ends early, and the receiver refuses what it has.
-            tracing::warn!(%error, "read a snapshot to send it");
-        }
-    });
+    let SnapshotData::Stored(store, info) = data else {
+        return (ReceiverStream::new(stream), progress);
+    };
+    if store.log.blocks() {
+        tokio::task::spawn_blocking(move || {
+            send_all(begin, &store, &info, &mut |frame| {
+                moved.send_modify(|count| *count += 1);
+                frames.blocking_send(frame).is_ok()
+            });
+        });
+    } else {
+        // Nobody could wait for room: all is read at once.
+        let mut all = Vec::new();
+        send_all(begin, &store, &info, &mut |frame| {
+            all.push(frame);
+            true
+        });
+        tokio::spawn(async move {
+            for frame in all {
+                moved.send_modify(|count| *count += 1);
+                if frames.send(frame).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
     (ReceiverStream::new(stream), progress)
 }
 
-fn send_all(
-    begin: wire::SnapshotBegin,
-    store: &Store,
-    info: &SnapshotInfo,
-    frames: &mpsc::Sender<wire::SnapshotFrame>,
-    moved: &watch::Sender<u64>,
-) -> io::Result<()> {
+/// Takes a frame; false when nobody reads any more.
+type Put<'a> = &'a mut dyn FnMut(wire::SnapshotFrame) -> bool;
+
+fn send_all(begin: wire::SnapshotBegin, store: &Store, info: &SnapshotInfo, put: Put<'_>) {
+    if let Err(error) = read_all(begin, store, info, put) {
+        // The stream ends early, and the receiver refuses what it has.
+        tracing::warn!(%error, "read a snapshot to send it");
+    }
+}
+
+fn read_all(begin: wire::SnapshotBegin, store: &Store, info: &SnapshotInfo, put: Put<'_>) -> io::Result<()> {
     use wire::snapshot_frame::Frame;
     let meta = codec::decode_snapshot_meta(&begin.meta)?;
     let index = meta.last_log_id.map_or(0, |id| id.index);
-    // False when nobody reads any more.
-    let put = |frame| {
-        moved.send_modify(|count| *count += 1);
-        frames
-            .blocking_send(wire::SnapshotFrame { frame: Some(frame) })
-            .is_ok()
-    };
+    let mut put = |frame| put(wire::SnapshotFrame { frame: Some(frame) });
     if !put(Frame::Begin(begin)) {
         return Ok(());
     }
@@ -516,22 +529,11 @@ impl Receiver {
             return Err(Status::unavailable("another snapshot is being received"));
         };
 
-        let (pieces, work) = mpsc::channel(FRAMES_AHEAD);
-        let shared = Arc::clone(&self.shared);
-        let stored = tokio::task::spawn_blocking(move || store_all(&shared, work));
-        loop {
-            let Some(frame) = self.next(&mut frames).await? else {
-                return Err(Status::invalid_argument("the snapshot ends before its end"));
-            };
-            let ended = matches!(frame, Frame::End(_));
-            if pieces.send(frame).await.is_err() || ended {
-                break;
-            }
-        }
-        drop(pieces);
-        let received = stored
-            .await
-            .map_err(|error| Status::internal(error.to_string()))?;
+        let received = if self.shared.store.log.blocks() {
+            self.store_as_they_come(&mut frames).await?
+        } else {
+            self.store_at_once(&mut frames).await?
+        };
         let received = received.map_err(|error| {
             tracing::warn!(%error, index = last.index, "a snapshot was received and not accepted");
             Status::data_loss(error.to_string())
@@ -542,6 +544,46 @@ impl Receiver {
             .await
             .map_err(|error| Status::unavailable(format!("this node has stopped: {error}")))?;
         Ok(response.vote)
+    }
+
+    /// Hands frames to a thread that writes them.
+    async fn store_as_they_come(
+        &self,
+        frames: &mut tonic::Streaming<wire::SnapshotFrame>,
+    ) -> Result<io::Result<Received>, Status> {
+        let (pieces, mut work) = mpsc::channel(FRAMES_AHEAD);
+        let shared = Arc::clone(&self.shared);
+        let stored = tokio::task::spawn_blocking(move || store_all(&shared, || work.blocking_recv()));
+        loop {
+            let frame = self.next_before_end(frames).await?;
+            let ended = matches!(frame, wire::snapshot_frame::Frame::End(_));
+            if pieces.send(frame).await.is_err() || ended {
+                break;
+            }
+        }
+        drop(pieces);
+        stored.await.map_err(|error| Status::internal(error.to_string()))
+    }
+
+    /// Gathers frames, and writes them without blocking.
+    async fn store_at_once(
+        &self,
+        frames: &mut tonic::Streaming<wire::SnapshotFrame>,
+    ) -> Result<io::Result<Received>, Status> {
+        let mut all = Vec::new();
+        while !matches!(all.last(), Some(wire::snapshot_frame::Frame::End(_))) {
+            all.push(self.next_before_end(frames).await?);
+        }
+        let mut all = all.into_iter();
+        Ok(store_all(&self.shared, || all.next()))
+    }
+
+    async fn next_before_end(
+        &self,
+        frames: &mut tonic::Streaming<wire::SnapshotFrame>,
+    ) -> Result<wire::snapshot_frame::Frame, Status> {
+        let frame = self.next(frames).await?;
+        frame.ok_or_else(|| Status::invalid_argument("the snapshot ends before its end"))
     }
 
     async fn next(
@@ -558,7 +600,7 @@ impl Receiver {
 /// Writes frames as they come, and builds the state that they describe.
 fn store_all(
     shared: &Shared,
-    mut frames: mpsc::Receiver<wire::snapshot_frame::Frame>,
+    mut next: impl FnMut() -> Option<wire::snapshot_frame::Frame>,
 ) -> io::Result<Received> {
     use wire::snapshot_frame::Frame;
     let store = &shared.store;
@@ -592,7 +634,7 @@ fn store_all(
 
     // The image comes first; the broker is built out of it while it is written.
     let mut after = None;
-    let pieces = std::iter::from_fn(|| match frames.blocking_recv() {
+    let pieces = std::iter::from_fn(|| match next() {
         Some(Frame::Image(piece)) => {
             sums.image(&piece);
             Some(writer.write(&piece).map(|()| piece))
@@ -606,7 +648,7 @@ fn store_all(
     if let Some(frame) = after {
         take_contents(frame, &mut sums)?;
     }
-    while let Some(frame) = frames.blocking_recv() {
+    while let Some(frame) = next() {
         take_contents(frame, &mut sums)?;
     }
     if end.as_ref() != Some(&sums.end()) {

@@ -29,6 +29,7 @@ use quorate_core::{Applied, Broker};
 use quorate_storage::{Journal, Store};
 use tokio::sync::{Notify, watch};
 
+use crate::blocking;
 use crate::snapshot::{self, Builder, SnapshotData, Upkeep, View};
 use crate::types::{Answer, Batch, LeaderId, LogId, Member, SnapshotMeta, StoredMembership, TypeConfig};
 
@@ -336,9 +337,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: SnapshotData) -> io::Result<()> {
         let (shared, meta) = (self.shared(), meta.clone());
-        tokio::task::spawn_blocking(move || snapshot::install(&shared, &meta, data))
-            .await
-            .map_err(io::Error::other)?
+        let install = move || snapshot::install(&shared, &meta, data);
+        blocking::run(&self.shared.store.log, install).await?
     }
 
     async fn get_current_snapshot(

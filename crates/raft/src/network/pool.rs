@@ -9,6 +9,7 @@ use quorate_proto::internal::peer_client::PeerClient;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::config::{Config, KEEPALIVE, MESSAGE_BYTES_MAX};
+use crate::transport::{Connector, Transport};
 
 /// What a connection is for. Heartbeats and snapshots have their own, so that
 /// neither waits behind a large append, nor appends behind a snapshot.
@@ -29,6 +30,7 @@ pub(crate) struct Pool {
 struct Shared {
     dial: BTreeMap<String, String>,
     connect: Duration,
+    transport: Arc<dyn Transport>,
     /// Several node ids may share an address, when one replaces another: what
     /// they share is a connection, and the envelope tells them apart.
     channels: Mutex<HashMap<(String, Use), Channel>>,
@@ -40,6 +42,7 @@ impl Pool {
             shared: Arc::new(Shared {
                 dial: config.peer_dial.clone(),
                 connect: config.connect,
+                transport: Arc::clone(&config.transport),
                 channels: Mutex::default(),
             }),
         }
@@ -60,7 +63,10 @@ impl Pool {
         if let Some(channel) = channels.get(&(dialed.clone(), usage)) {
             return Some(channel.clone());
         }
-        let channel = self.endpoint(&dialed)?.connect_lazy();
+        let channel = self.endpoint(&dialed)?.connect_with_connector_lazy(Connector {
+            transport: Arc::clone(&self.shared.transport),
+            address: dialed.clone(),
+        });
         channels.insert((dialed, usage), channel.clone());
         Some(channel)
     }
@@ -78,7 +84,6 @@ impl Pool {
         Some(
             Endpoint::from_shared(format!("http://{address}"))
                 .ok()?
-                .tcp_nodelay(true)
                 .connect_timeout(self.shared.connect)
                 .http2_keep_alive_interval(KEEPALIVE)
                 .keep_alive_timeout(KEEPALIVE)

@@ -6,7 +6,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
@@ -18,6 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
 use crate::bootstrap::Seen;
+use crate::clock::Clock;
 use crate::codec::Malformed;
 use crate::failover::Contact;
 use crate::identity::Identity;
@@ -32,6 +32,7 @@ pub(crate) struct PeerService {
     pub(crate) seen: Arc<Mutex<Seen>>,
     pub(crate) contact: Arc<Contact>,
     pub(crate) receiver: Receiver,
+    pub(crate) clock: Clock,
 }
 
 type Stop = openraft::errors::Fatal<crate::types::TypeConfig>;
@@ -119,7 +120,9 @@ impl Peer for PeerService {
         request: Request<wire::ClockRequest>,
     ) -> Result<Response<wire::ClockResponse>, Status> {
         self.identity.admit(request.get_ref().envelope.as_ref()).await?;
-        Ok(Response::new(wire::ClockResponse { wall_ms: wall_ms() }))
+        Ok(Response::new(wire::ClockResponse {
+            wall_ms: self.clock.wall_ms(),
+        }))
     }
 
     async fn vote(
@@ -292,11 +295,4 @@ async fn both(read: impl Future<Output = ()> + Send, write: impl Future<Output =
         () = &mut write => {}
         () = &mut read => write.await,
     }
-}
-
-/// Milliseconds since the Unix epoch by this machine's wall clock.
-pub(crate) fn wall_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
