@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 /// What each of our crates may depend on. An arrow that is not here is forbidden;
 /// a new one is a design decision: draw it in ARCHITECTURE.md, then add it here.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("quorate-mutants", &[]),
     ("quorate-core", &[]),
     ("quorate-proto", &[]),
     ("quorate-storage", &[]),
@@ -64,6 +65,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// What all may see: it is a constant unless deliberate faults are compiled in.
+const SEEN_BY_ALL: &[&str] = &["quorate-mutants"];
+
 /// Arrows that only tests of a crate may use.
 const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("quorate-storage", &["quorate-disk-shim"]),
@@ -75,7 +79,14 @@ const TEST_ARROWS: &[(&str, &[&str])] = &[
 const OWNED_LIBRARIES: &[(&str, &str)] = &[("sled", "quorate-storage"), ("openraft", "quorate-raft")];
 
 /// All that the core may use from outside: nothing here can do IO, read a clock or draw a number.
-const CORE_LIBRARIES: &[&str] = &["serde", "postcard", "xxhash-rust", "bytes", "thiserror"];
+const CORE_LIBRARIES: &[&str] = &[
+    "serde",
+    "postcard",
+    "xxhash-rust",
+    "bytes",
+    "thiserror",
+    "quorate-mutants",
+];
 
 /// Files that may hold `unsafe`: path from the root, or a folder.
 const UNSAFE_ALLOWED: &[&str] = &[
@@ -120,7 +131,9 @@ fn arrows_between_our_crates_are_the_drawn_ones() {
             .filter(|d| d.name.starts_with("quorate-"))
         {
             let name = dependency.name.as_str();
-            let fine = allowed.contains(&name) || (dependency.only_tests && for_tests.contains(&name));
+            let fine = SEEN_BY_ALL.contains(&name)
+                || allowed.contains(&name)
+                || (dependency.only_tests && for_tests.contains(&name));
             if !fine {
                 faults.push(format!(
                     "{} must not depend on {name} ({}): move the code to where the arrow allows it, \
@@ -191,6 +204,26 @@ fn the_core_is_a_pure_function() {
                         file.path
                     ));
                 }
+            }
+        }
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn deliberate_faults_are_compiled_in_for_nobody_who_did_not_ask() {
+    let mut faults = Vec::new();
+    for manifest in manifests() {
+        let text = read(&manifest.path);
+        for (number, line) in text.lines().enumerate() {
+            let on_for_all = line.starts_with("default =") || line.contains("features = [");
+            if on_for_all && line.contains("mutants") {
+                faults.push(format!(
+                    "{}:{} turns the feature `mutants` on for whoever depends on it: ask for it with \
+                     --features where a suite is built that looks for faults",
+                    manifest.path.display(),
+                    number + 1
+                ));
             }
         }
     }

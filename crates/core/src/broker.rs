@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quorate_mutants::{elsewhere_ms, mutant, shuffle};
 use serde::{Deserialize, Serialize};
 
 use crate::assign::{Pull, Waiters};
@@ -13,7 +14,7 @@ use crate::event::{Change, Event, Returned};
 use crate::exchange::Exchanges;
 use crate::graves::Graves;
 use crate::hash::RollingHash;
-use crate::ids::{Incarnation, NodeId, QueueId, QueueName, Timestamp};
+use crate::ids::{Incarnation, Millis, NodeId, QueueId, QueueName, Timestamp};
 use crate::limits::{DUE_PER_ENTRY_MAX, REQUESTS_PER_ENTRY_MAX};
 use crate::outcome::{Outcome, Rejection, Reply};
 use crate::queue::{Queue, State};
@@ -123,13 +124,13 @@ impl Broker {
     /// must stop then: what it would go on to answer cannot be relied upon.
     pub fn apply(&mut self, meta: Meta, requests: &[Request], contents: &[u32]) -> Applied {
         assert!(
-            meta.index > self.index,
+            meta.index > self.index || mutant!("double-apply"),
             "entry {} comes after entry {}",
             meta.index,
             self.index
         );
         self.index = meta.index;
-        self.now = self.now.max(meta.at.min(Timestamp::LATEST));
+        self.now = self.time_of(&meta);
         self.copies = 0;
         self.ended_early = 0;
         self.events.reserve(self.events_before);
@@ -308,7 +309,24 @@ impl Broker {
         }
     }
 
+    /// Cluster time goes by the log alone, and never back.
+    fn time_of(&self, meta: &Meta) -> Timestamp {
+        let stamp = meta.at.min(Timestamp::LATEST);
+        if mutant!("time-goes-back") {
+            return stamp;
+        }
+        if mutant!("local-clock") {
+            return self.now.max(stamp).after(Millis(elsewhere_ms()));
+        }
+        self.now.max(stamp)
+    }
+
     fn assign_touched(&mut self) {
+        if mutant!("map-order") {
+            let mut queues: Vec<QueueId> = std::mem::take(&mut self.touched).into_iter().collect();
+            shuffle(&mut queues);
+            queues.into_iter().for_each(|queue| self.assign(queue));
+        }
         while let Some(queue) = self.touched.pop_first() {
             self.assign(queue);
         }

@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 
+use quorate_mutants::mutant;
 use serde::{Deserialize, Serialize};
 
 use crate::broker::Broker;
@@ -67,6 +68,11 @@ impl Broker {
     ) {
         match self.way_of_letter(queue, position, displacing) {
             Ok(way) => self.send_letter(queue, position, reason, &way, displacing),
+            // Taken out before it is known to get in.
+            Err(Stays::ForRoom) if mutant!("dead-letter-in-two-steps") => {
+                let (targets, flows) = (Vec::new(), BTreeMap::new());
+                self.send_letter(queue, position, reason, &Way { targets, flows }, displacing);
+            }
             Err(Stays::ForRoom | Stays::Alone) => self.die(queue, position, reason, true),
             Err(Stays::ForGood) => self.die(queue, position, reason, false),
         }

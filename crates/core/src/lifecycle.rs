@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use quorate_mutants::mutant;
+
 use crate::broker::Broker;
 use crate::deadlines::Due;
 use crate::effect::DeadReason;
@@ -30,7 +32,8 @@ impl Broker {
         self.change(queue, position, |record| record.failed(error));
         let settings = self.held(queue).head.settings.clone();
         let record = self.record(queue, position);
-        if settings.deliveries_max != 0 && u32::from(record.failures) >= settings.deliveries_max {
+        let used = u32::from(record.failures) - u32::from(mutant!("max-attempts-off-by-one"));
+        if settings.deliveries_max != 0 && used >= settings.deliveries_max {
             self.dead_letter(
                 queue,
                 position,

@@ -1,5 +1,7 @@
 //! What holders say of their leases.
 
+use quorate_mutants::mutant;
+
 use crate::broker::Broker;
 use crate::command::{Settlement, Verdict};
 use crate::effect::DeadReason;
@@ -58,9 +60,10 @@ impl Broker {
         let record = queue.records.get(token.position).ok_or(Rejection::StaleLease)?;
         match record.state {
             State::Leased(lease)
-                if lease.grant == token.grant
+                if (lease.grant == token.grant
                     && record.attempt() == token.attempt
-                    && lease.until > self.now =>
+                    && lease.until > self.now)
+                    || mutant!("no-fencing") =>
             {
                 Ok((token.queue, token.position))
             }
@@ -72,7 +75,9 @@ impl Broker {
         let span = lease.unwrap_or(self.held(queue).head.settings.lease);
         let until = self.now.after(span);
         self.change(queue, position, |record| {
-            if let State::Leased(lease) = &mut record.state {
+            if let State::Leased(lease) = &mut record.state
+                && !mutant!("extension-not-kept")
+            {
                 lease.until = until;
             }
         });

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::sync::Arc;
 
+use quorate_mutants::mutant;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -309,7 +310,9 @@ impl Snapshot {
                 writer.frame(&Frame::Groups { number, page })?;
             }
             writer.pages(records)?;
-            writer.window(dedup)?;
+            if !mutant!("snapshot-without-dedup") {
+                writer.window(dedup)?;
+            }
         }
         for Grave { head, records } in &self.graves.queue {
             writer.frame(&Frame::Grave(Cow::Borrowed(head)))?;
@@ -524,7 +527,10 @@ impl Restoring {
         let fresh = match frame {
             Frame::Root(root) => self.root.replace(root.into_owned()).is_none(),
             Frame::Queue(head) => {
-                let head = head.into_owned();
+                let mut head = head.into_owned();
+                if mutant!("snapshot-without-backlog") {
+                    head.retry = None;
+                }
                 self.owner = Owner::Queue(head.id);
                 let named = self.broker.names.insert(head.name.clone(), head.id).is_none();
                 named & self.broker.queues.insert(head.id, Queue::new(head)).is_none()
@@ -547,6 +553,7 @@ impl Restoring {
             Frame::Page { number, page } => {
                 let mut page = page.into_owned();
                 self.share_addresses(&mut page);
+                page.items_mut().for_each(forget_part);
                 let graves = &mut self.broker.graves.queue;
                 let home = match self.owner {
                     Owner::Queue(id) => {
@@ -639,7 +646,10 @@ impl Restoring {
         broker.index = root.index;
         broker.now = root.now;
         broker.hash = RollingHash::new(root.hash);
-        broker.grants = root.grants;
+        broker.grants = match root.grants {
+            _ if mutant!("token-reused") => highest_live_grant(&broker),
+            grants => grants,
+        };
         broker.epochs = root.epochs;
         broker.nodes = root.nodes;
         broker.requests = Requests::restore(root.uses, clients);
@@ -650,6 +660,34 @@ impl Restoring {
             Some(violation) => Err(RestoreError::Inconsistent(violation.to_string())),
         }
     }
+}
+
+/// What mutants forget of a message. All others nothing.
+fn forget_part(record: &mut Record) {
+    let never = State::Delayed {
+        until: Timestamp::NEVER,
+    };
+    match &mut record.state {
+        State::Leased(lease) if mutant!("snapshot-without-leases") => {
+            record.state = State::Delayed { until: lease.until };
+        }
+        State::Delayed { .. } if mutant!("snapshot-without-delayed") => record.state = never,
+        State::Dead { backlog, .. } if mutant!("snapshot-without-backlog") => *backlog = false,
+        _ => {}
+    }
+    if mutant!("snapshot-without-attempts") {
+        record.failures = 0;
+    }
+}
+
+/// As if the leases that go on were all that ever were.
+fn highest_live_grant(broker: &Broker) -> u64 {
+    let records = broker.queues.values().flat_map(|queue| queue.records.iter());
+    let grants = records.filter_map(|(_, record)| match record.state {
+        State::Leased(lease) => Some(lease.grant),
+        _ => None,
+    });
+    grants.max().unwrap_or(0)
 }
 
 /// What is referred to by id is there, so that indexes can be built.

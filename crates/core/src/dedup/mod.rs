@@ -11,6 +11,8 @@ mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quorate_mutants::{elsewhere_ms, mutant};
+
 use crate::broker::Broker;
 use crate::command::NewMessage;
 use crate::deadlines::Due;
@@ -155,7 +157,12 @@ impl Broker {
         }
         let more = draft.map_or(0, |draft| draft.count);
         draft.and_then(|draft| draft.get(dedup_id, span)).or_else(|| {
-            let found = window.get(dedup_id, span, self.now, more)?;
+            let local = Millis(if mutant!("dedup-by-local-clock") {
+                elsewhere_ms()
+            } else {
+                0
+            });
+            let found = window.get(dedup_id, span, self.now.after(local), more)?;
             Some(Known {
                 first: found.first,
                 state: self.state_of(found),

@@ -14,6 +14,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quorate_mutants::mutant;
+
 use super::{Head, Queue, Record, State, Tally};
 use crate::command::Settings;
 use crate::ids::{Millis, Timestamp};
@@ -44,6 +46,10 @@ impl Place {
         let rank = match settings.priority_ageing {
             Millis(0) => below,
             Millis(ageing) => record.published_at.0.saturating_add(below.saturating_mul(ageing)),
+        };
+        let rank = match record.grants {
+            1.. if mutant!("requeue-at-tail") => rank.saturating_add(1),
+            _ => rank,
         };
         Self { rank, position }
     }

@@ -105,6 +105,7 @@ impl Witness {
         for event in &applied.events {
             self.see_event(entry, event)?;
         }
+        check_moves(&applied.events)?;
         self.learn_tokens(applied)?;
         self.learn_queues(broker);
         self.check_conservation(broker)?;
@@ -600,6 +601,33 @@ const LAST: MessageId = MessageId {
     index: u64::MAX,
     number: u32::MAX,
 };
+
+/// A message that leaves for other queues comes to all of them, and to one at least.
+fn check_moves(events: &[Event]) -> Result<(), String> {
+    let mut on_its_way: BTreeMap<MessageId, usize> = BTreeMap::new();
+    for event in events {
+        match &event.change {
+            Change::Left {
+                exit: Exit::DeadLettered | Exit::Moved,
+                to,
+                ..
+            } => {
+                ensure(!to.is_empty(), || format!("I5: it went nowhere: {event:?}"))?;
+                *on_its_way.entry(event.message).or_default() += to.len();
+            }
+            Change::Arrived { .. } => {
+                let left = on_its_way.get_mut(&event.message).filter(|left| **left > 0);
+                let left = left.ok_or_else(|| format!("I2: it came from nowhere: {event:?}"))?;
+                *left -= 1;
+            }
+            _ => {}
+        }
+    }
+    let lost = on_its_way.iter().find(|(_, left)| **left > 0);
+    ensure(lost.is_none(), || {
+        format!("I5: on its way, and nowhere: {lost:?}")
+    })
+}
 
 /// No time that passes brings it about, nor that somebody is free.
 fn comes_of_a_command(change: &Change) -> bool {
