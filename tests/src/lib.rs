@@ -11,6 +11,8 @@
 //! | [`worker`] | a worker that dies as a process does |
 //! | [`workload`] | publishers, push consumers and pull workers that misbehave on purpose |
 //! | [`history`] | what they asked for, what they were told, what they received |
+//! | [`recorder`] | writes that down |
+//! | [`views`] | what the API shows, as checkers read it |
 //! | [`checker`] | the promises, each decided from a history |
 //! | [`converge`] | all nodes have the same state |
 //! | [`many_queues`] | a great many queues, declared and listed |
@@ -30,18 +32,20 @@
 //! | `QUORATE_SEED` | the seed of all random choices; printed by every trial |
 //! | `QUORATE_BIN` | the binary under test |
 
+pub use jepsen_lite_core::check as checker;
+pub use jepsen_lite_core::{body, history};
+
 pub mod alive;
-pub mod body;
-pub mod checker;
 pub mod converge;
 pub mod disks;
 pub mod harm;
-pub mod history;
 pub mod many_queues;
 pub mod program;
 pub mod raw;
+pub mod recorder;
 pub mod relay;
 pub mod trial;
+pub mod views;
 pub mod worker;
 pub mod workload;
 pub mod wrong_clock;

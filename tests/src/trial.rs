@@ -11,7 +11,9 @@ use quorate_test_cluster::{Builder, Cluster, wait_until};
 use crate::checker::{self, Ends};
 use crate::converge::Hashes;
 use crate::harm;
-use crate::history::{History, Progress, Recorder};
+use crate::history::{History, Progress};
+use crate::recorder::Recorder;
+use crate::views;
 use crate::workload::{self, DEAD_LETTER_QUEUE, Load, Mix, QUEUE};
 
 /// How long the load may stand still while nothing is wrong any more.
@@ -169,7 +171,10 @@ impl Trial {
 
         let mut counts = BTreeMap::new();
         for queue in queues {
-            counts.insert(queue.to_owned(), client.describe_queue(queue).await?.counts);
+            counts.insert(
+                queue.to_owned(),
+                views::counts(&client.describe_queue(queue).await?.counts),
+            );
         }
         let history = recorder.history();
         let violations = checker::check(

@@ -23,7 +23,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::body;
-use crate::history::{MessageId, Outcome, Publish, Recorder, Wish};
+use crate::history::{MessageId, Outcome, Publish, Wish};
+use crate::recorder::{Recorder, outcome};
 use crate::worker::Worker;
 
 /// Where messages are published.
@@ -355,9 +356,10 @@ impl Participant {
         }
         self.recorder.publish(Publish {
             key,
-            publisher: self.number,
+            process: self.number,
             queue: QUEUE.to_owned(),
             outcome,
+            ..Publish::default()
         });
     }
 
@@ -381,7 +383,7 @@ impl Participant {
             confirms.spawn(async move {
                 this.published(
                     key,
-                    Outcome::of(confirm.await, |published| MessageId::of(published.message_id())),
+                    outcome(confirm.await, |published| MessageId::of(published.message_id())),
                 );
             });
             while confirms.try_join_next().is_some() {}
@@ -401,7 +403,7 @@ impl Participant {
                 .collect();
             count += u32::try_from(keys.len()).expect("a few");
             let messages = keys.iter().map(|&key| self.message(key));
-            let outcome = Outcome::of(client.publish_all(QUEUE, messages).await, |published| {
+            let outcome = outcome(client.publish_all(QUEUE, messages).await, |published| {
                 published.message_ids
             });
             for (place, &key) in keys.iter().enumerate() {
@@ -409,7 +411,7 @@ impl Participant {
                     key,
                     match &outcome {
                         Outcome::Done(ids) => Outcome::Done(MessageId::of(&ids[place])),
-                        Outcome::Refused(reason) => Outcome::Refused(*reason),
+                        Outcome::Refused(reason) => Outcome::Refused(reason.clone()),
                         Outcome::Unknown => Outcome::Unknown,
                     },
                 );

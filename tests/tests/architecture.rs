@@ -61,6 +61,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quorate-proto",
             "quorate-test-cluster",
             "quorate-disk-shim",
+            "jepsen-lite-core",
         ],
     ),
 ];

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use quorate_client::{Client, Delivery};
 use quorate_test_cluster::Cluster;
 use quorate_tests::checker::{self, activity_passes_on, one_consumer_is_active, verdict};
-use quorate_tests::history::{History, MessageId, Outcome, Publish, Recorder, Wish};
+use quorate_tests::history::{History, MessageId, Publish, Wish};
+use quorate_tests::recorder::{Recorder, outcome};
 use quorate_tests::worker::Worker;
 use quorate_tests::{body, harm, rounds, seed};
 use rand::rngs::StdRng;
@@ -143,9 +144,9 @@ impl Scene {
             let published = self.client.publish(QUEUE, body::of(key)).await;
             self.recorder.publish(Publish {
                 key,
-                publisher: 0,
                 queue: QUEUE.to_owned(),
-                outcome: Outcome::of(published, |published| MessageId::of(published.message_id())),
+                outcome: outcome(published, |published| MessageId::of(published.message_id())),
+                ..Publish::default()
             });
         }
     }

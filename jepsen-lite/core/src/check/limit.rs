@@ -2,37 +2,27 @@
 
 use std::time::Duration;
 
-use quorate_client::{Error, QueueCounts, Reason};
+use serde::{Deserialize, Serialize};
 
 use super::{Finding, Violation};
+use crate::history::QUEUE_FULL;
+use crate::view::Counts;
 
 /// What a publisher was told when its message was not taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turned {
     /// Why; None if the broker did not say no.
-    pub reason: Option<Reason>,
+    pub reason: Option<String>,
     /// Whether to try again.
     pub retryable: bool,
     /// And when.
     pub retry_after: Option<Duration>,
 }
 
-impl Turned {
-    /// What the error says.
-    #[must_use]
-    pub fn away(error: &Error) -> Self {
-        Self {
-            reason: error.reason(),
-            retryable: error.is_retryable(),
-            retry_after: error.refusal().and_then(|refusal| refusal.retry_after),
-        }
-    }
-}
-
 /// No look at the queue showed more than `max` messages that are ready, delayed
 /// or leased.
 #[must_use]
-pub fn never_above(max: u64, looks: &[QueueCounts]) -> Vec<Violation> {
+pub fn never_above(max: u64, looks: &[Counts]) -> Vec<Violation> {
     let mut finding = Finding::new("a queue is never longer than its limit");
     for counts in looks {
         let length = counts.ready + counts.delayed + counts.leased;
@@ -49,7 +39,7 @@ pub fn refusals_are_typed(turned: &[Turned]) -> Vec<Violation> {
     let mut finding = Finding::new("a full queue says that it is full and when to try again");
     for one in turned {
         let advice = one.retry_after.is_some_and(|after| !after.is_zero());
-        if one.reason != Some(Reason::QueueFull) || !one.retryable || !advice {
+        if one.reason.as_deref() != Some(QUEUE_FULL) || !one.retryable || !advice {
             finding.add(format!("{one:?}"));
         }
     }
@@ -62,12 +52,12 @@ mod tests {
 
     #[test]
     fn one_message_too_many_is_seen_in_any_state() {
-        let counts = |ready, delayed, leased| QueueCounts {
+        let counts = |ready, delayed, leased| Counts {
             ready,
             delayed,
             leased,
             dead: 7,
-            ..QueueCounts::default()
+            ..Counts::default()
         };
         assert_eq!(never_above(10, &[counts(8, 1, 1), counts(0, 0, 0)]), []);
         for long in [
@@ -83,13 +73,13 @@ mod tests {
     #[test]
     fn a_refusal_needs_a_reason_and_advice() {
         let good = Turned {
-            reason: Some(Reason::QueueFull),
+            reason: Some(QUEUE_FULL.to_owned()),
             retryable: true,
             retry_after: Some(Duration::from_millis(50)),
         };
         assert_eq!(refusals_are_typed(std::slice::from_ref(&good)), []);
         let unnamed = Turned {
-            reason: Some(Reason::LimitExceeded),
+            reason: Some("LIMIT_EXCEEDED".to_owned()),
             ..good.clone()
         };
         let timeout = Turned {

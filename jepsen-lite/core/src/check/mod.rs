@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use anyhow::{Result, ensure};
-use quorate_client::QueueCounts;
 
 use crate::history::{Delivery, History, MessageId, Outcome, Publish, Wish};
+use crate::view::Counts;
 
 mod exclusive;
 mod held;
@@ -35,7 +35,7 @@ pub use once::each_exactly_once;
 #[derive(Clone, Debug, Default)]
 pub struct Ends {
     /// Counts of each queue.
-    pub counts: BTreeMap<String, QueueCounts>,
+    pub counts: BTreeMap<String, Counts>,
     /// Most attempts per message in one queue; 0 = as many as it takes.
     pub deliveries_max: u32,
 }
@@ -410,7 +410,7 @@ pub fn publishers_are_in_order(history: &History) -> Vec<Violation> {
     for publish in &history.publishes {
         if let Outcome::Done(message) = publish.outcome {
             confirmed
-                .entry(publish.publisher)
+                .entry(publish.process)
                 .or_default()
                 .insert(publish.key, message);
         }

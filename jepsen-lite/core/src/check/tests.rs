@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::history::Settle;
+use crate::history::{STALE_LEASE, Settle};
 
 pub(super) const LEASE_MS: u64 = 1_000;
 
@@ -23,9 +23,10 @@ impl Story {
     fn publish(mut self, key: u64, outcome: Outcome<MessageId>) -> Self {
         self.history.publishes.push(Publish {
             key,
-            publisher: 1,
+            process: 1,
             queue: "jobs".to_owned(),
             outcome,
+            ..Publish::default()
         });
         self
     }
@@ -38,18 +39,17 @@ impl Story {
     pub(super) fn delivery(mut self, key: u64, fence: u64, change: impl FnOnce(&mut Delivery)) -> Self {
         let mut delivery = Delivery {
             queue: "jobs".to_owned(),
-            worker: 1,
+            process: 1,
             message: message(key),
-            group: None,
             key: Some(key),
             token: token(fence),
             fence,
             attempt: 1,
-            redelivered: false,
             lease_ms: LEASE_MS,
             leased_until_ms: fence * 10 * LEASE_MS,
             ends_by_time: true,
             received: self.now(),
+            ..Delivery::default()
         };
         change(&mut delivery);
         self.history.deliveries.push(delivery);
@@ -75,6 +75,7 @@ impl Story {
             invoked,
             answered,
             outcome,
+            ..Settle::default()
         });
         self
     }
@@ -95,7 +96,9 @@ fn token(fence: u64) -> String {
     format!("lease {fence}")
 }
 
-pub(super) const STALE: Outcome<()> = Outcome::Refused(Some(quorate_client::Reason::StaleLease));
+pub(super) fn stale() -> Outcome<()> {
+    Outcome::Refused(Some(STALE_LEASE.to_owned()))
+}
 
 /// One message that is nacked, expires, and is acked at its third attempt; a
 /// stale ack in between; one dead letter.
@@ -111,23 +114,23 @@ fn good() -> Story {
         .settle(1, Wish::Nack, Outcome::Done(()))
         .again(1, 3, 2)
         .again(1, 4, 3)
-        .settle(3, Wish::Ack, STALE)
+        .settle(3, Wish::Ack, stale())
         .settle(4, Wish::Extend, Outcome::Done(()))
         .ack(4)
-        .settle(4, Wish::Ack, STALE)
+        .settle(4, Wish::Ack, stale())
         .settle(2, Wish::DeadLetter, Outcome::Done(()))
         .delivery(2, 5, dead)
         .ack(5)
 }
 
 fn ends() -> Ends {
-    let jobs = QueueCounts {
+    let jobs = Counts {
         published: 2,
         acked: 1,
         dead_lettered: 1,
         ..Default::default()
     };
-    let failed = QueueCounts {
+    let failed = Counts {
         published: 1,
         acked: 1,
         ..Default::default()
@@ -177,7 +180,7 @@ fn a_message_that_was_only_nacked_is_lost() {
 
 #[test]
 fn a_refused_ack_that_removed_the_message_is_a_loss() {
-    let story = good().confirmed(9).first(9, 9).settle(9, Wish::Ack, STALE);
+    let story = good().confirmed(9).first(9, 9).settle(9, Wish::Ack, stale());
     assert_broken("a confirmed message is delivered until it is acked", &story);
 }
 
@@ -233,7 +236,7 @@ fn a_lease_after_the_ack_breaks_it() {
         .first(9, 9)
         .ack(9)
         .again(9, 10, 1)
-        .settle(10, Wish::Release, STALE);
+        .settle(10, Wish::Release, stale());
     assert_broken("an acknowledged ack is final", &story);
 }
 

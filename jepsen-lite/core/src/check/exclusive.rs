@@ -46,7 +46,7 @@ pub fn a_group_has_one_lease(history: &History) -> Vec<Violation> {
     no_overlap(history, finding, of_group, |delivery| delivery.fence)
 }
 
-/// One worker at a time holds messages of a queue.
+/// One process at a time holds messages of a queue.
 #[must_use]
 pub fn one_consumer_is_active(history: &History) -> Vec<Violation> {
     let finding = Finding::new("one consumer at a time is active");
@@ -54,11 +54,11 @@ pub fn one_consumer_is_active(history: &History) -> Vec<Violation> {
         history,
         finding,
         |delivery| Some(&delivery.queue),
-        |delivery| delivery.worker,
+        |delivery| delivery.process,
     )
 }
 
-/// A worker that lets a lease run out is given nothing more before another one
+/// A process that lets a lease run out is given nothing more before another one
 /// was. For queues with a single active consumer and several to choose from.
 #[must_use]
 pub fn activity_passes_on(history: &History) -> Vec<Violation> {
@@ -71,10 +71,10 @@ pub fn activity_passes_on(history: &History) -> Vec<Violation> {
             }
             let mut later = leases[place + 1..].iter();
             let next = later.find(|next| next.granted_at_ms() >= lease.leased_until_ms);
-            if let Some(next) = next.filter(|next| next.worker == lease.worker) {
+            if let Some(next) = next.filter(|next| next.process == lease.process) {
                 finding.add(format!(
-                    "worker {} of {queue} let {} run out and was given {}",
-                    lease.worker, lease.token, next.token
+                    "process {} of {queue} let {} run out and was given {}",
+                    lease.process, lease.token, next.token
                 ));
             }
         }
@@ -126,8 +126,8 @@ fn no_overlap<'a, S: Ord, O: PartialEq>(
             };
             if let Some(later) = leases[place + 1..].iter().find(overlaps) {
                 finding.add(format!(
-                    "{} (worker {}) was alive beside {} (worker {})",
-                    lease.token, lease.worker, later.token, later.worker
+                    "{} (process {}) was alive beside {} (process {})",
+                    lease.token, lease.process, later.token, later.process
                 ));
             }
         }
@@ -149,7 +149,7 @@ fn runs_out(lease: &Delivery, settles: &BTreeMap<&str, Vec<&Settle>>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{LEASE_MS, STALE, Story};
+    use super::super::tests::{LEASE_MS, Story, stale};
     use super::*;
     use crate::history::Outcome;
 
@@ -171,21 +171,21 @@ mod tests {
             .ack(4)
     }
 
-    fn of_worker(worker: u32) -> impl FnOnce(&mut Delivery) {
-        move |delivery| delivery.worker = worker
+    fn of_process(process: u32) -> impl FnOnce(&mut Delivery) {
+        move |delivery| delivery.process = process
     }
 
-    /// Worker 1 lets a lease run out, worker 2 goes on.
+    /// Process 1 lets a lease run out, process 2 goes on.
     fn one_active() -> Story {
         Story::default()
-            .delivery(1, 1, of_worker(1))
+            .delivery(1, 1, of_process(1))
             .ack(1)
-            .delivery(2, 2, of_worker(1))
-            .delivery(2, 3, of_worker(2))
-            .settle(2, Wish::Ack, STALE)
+            .delivery(2, 2, of_process(1))
+            .delivery(2, 3, of_process(2))
+            .settle(2, Wish::Ack, stale())
             .ack(3)
-            .delivery(3, 4, of_worker(2))
-            .delivery(3, 5, of_worker(1))
+            .delivery(3, 4, of_process(2))
+            .delivery(3, 5, of_process(1))
             .ack(5)
     }
 
@@ -238,13 +238,13 @@ mod tests {
     #[test]
     fn a_consumer_that_settles_while_another_holds_messages_is_a_second_one() {
         let story = Story::default()
-            .delivery(1, 1, of_worker(1))
-            .delivery(2, 2, of_worker(2))
+            .delivery(1, 1, of_process(1))
+            .delivery(2, 2, of_process(2))
             .settle(1, Wish::Release, Outcome::Done(()));
         assert_eq!(one_consumer_is_active(&story.history).len(), 1);
         let same = Story::default()
-            .delivery(1, 1, of_worker(1))
-            .delivery(2, 2, of_worker(1))
+            .delivery(1, 1, of_process(1))
+            .delivery(2, 2, of_process(1))
             .ack(1);
         assert_eq!(one_consumer_is_active(&same.history), []);
     }
@@ -252,8 +252,8 @@ mod tests {
     #[test]
     fn a_consumer_that_goes_on_after_its_lease_ran_out_does_not_make_way() {
         let story = Story::default()
-            .delivery(1, 1, of_worker(1))
-            .delivery(1, 2, of_worker(1))
+            .delivery(1, 1, of_process(1))
+            .delivery(1, 2, of_process(1))
             .ack(2);
         assert_eq!(activity_passes_on(&story.history).len(), 1);
     }

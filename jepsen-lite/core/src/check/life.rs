@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use quorate_client::TraceEvent;
-
 use super::{Finding, Violation};
+use crate::ids::MessageId;
+use crate::view::Event;
 
 /// Where a message is in a queue, by what was told of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,15 +30,15 @@ struct Stay {
 /// leaves each queue in one way for each time that it entered it. For traces
 /// that reach back to the publish.
 #[must_use]
-pub fn traces_are_lives(events: &[TraceEvent]) -> Vec<Violation> {
+pub fn traces_are_lives(events: &[Event]) -> Vec<Violation> {
     let mut finding = Finding::new("a trace tells a life");
-    let mut messages: BTreeMap<&str, Vec<&TraceEvent>> = BTreeMap::new();
+    let mut messages: BTreeMap<MessageId, Vec<&Event>> = BTreeMap::new();
     for event in events {
-        messages.entry(&event.message_id).or_default().push(event);
+        messages.entry(event.message).or_default().push(event);
     }
     for events in messages.values() {
         for pair in events.windows(2) {
-            let order = |event: &TraceEvent| (event.log_index, event.ordinal);
+            let order = |event: &Event| (event.index, event.ordinal);
             if order(pair[0]) >= order(pair[1]) || pair[0].at_ms > pair[1].at_ms {
                 finding.add(format!("{:?} is told before {:?}", pair[0], pair[1]));
             }
@@ -49,7 +49,7 @@ pub fn traces_are_lives(events: &[TraceEvent]) -> Vec<Violation> {
 }
 
 /// One message, in all queues that it comes to.
-fn lives(events: &[&TraceEvent], finding: &mut Finding) {
+fn lives(events: &[&Event], finding: &mut Finding) {
     let mut stays: BTreeMap<&str, Stay> = BTreeMap::new();
     let mut fence = 0;
     for event in events {
@@ -102,16 +102,16 @@ mod tests {
     use super::*;
 
     /// A life of these changes in one queue, one entry for each.
-    fn life(changes: &[&str]) -> Vec<TraceEvent> {
+    fn life(changes: &[&str]) -> Vec<Event> {
         let (mut failures, mut fence) = (0, 0);
         let event = |(index, change): (u64, &&str)| {
-            let mut event = TraceEvent {
-                message_id: "1-0".to_owned(),
-                log_index: index,
+            let mut event = Event {
+                message: MessageId { index: 1, number: 0 },
+                index,
                 at_ms: 1_000 + index / 2,
                 queue: "jobs".to_owned(),
                 change: (*change).to_owned(),
-                ..TraceEvent::default()
+                ..Event::default()
             };
             match *change {
                 "leased" => {

@@ -1,0 +1,116 @@
+//! Names that the broker gives, in the text form that it gives them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// A message as the log orders it: index of its entry, and its number there. Its text form is `index-number`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct MessageId {
+    /// Index of the log entry.
+    pub index: u64,
+    /// Number of the message in that entry.
+    pub number: u32,
+}
+
+/// A request as its client numbers it. Its text form is `client-sequence`, both decimal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RequestId {
+    /// A number that the client drew for its lifetime.
+    pub client: u64,
+    /// 1 for its first request, then one more for each.
+    pub sequence: u64,
+}
+
+impl MessageId {
+    /// Reads the text form `index-number`.
+    ///
+    /// # Errors
+    ///
+    /// When the text is of another form.
+    pub fn parse(text: &str) -> Result<Self> {
+        let parts = text.split_once('-').and_then(|(index, number)| {
+            Some(Self {
+                index: index.parse().ok()?,
+                number: number.parse().ok()?,
+            })
+        });
+        parts.with_context(|| format!("{text:?} is not a message id"))
+    }
+
+    /// Of a text that the broker gave.
+    ///
+    /// # Panics
+    ///
+    /// When it is not of that form.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        Self::parse(text).expect("the broker names messages by their place in the log")
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.index, self.number)
+    }
+}
+
+impl FromStr for MessageId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for MessageId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        Self::parse(&text)
+    }
+}
+
+impl From<MessageId> for String {
+    fn from(id: MessageId) -> Self {
+        id.to_string()
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.client, self.sequence)
+    }
+}
+
+impl FromStr for RequestId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parts = text.split_once('-').and_then(|(client, sequence)| {
+            Some(Self {
+                client: client.parse().ok()?,
+                sequence: sequence.parse().ok()?,
+            })
+        });
+        parts.with_context(|| format!("{text:?} is not a request id"))
+    }
+}
+
+impl TryFrom<String> for RequestId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<RequestId> for String {
+    fn from(id: RequestId) -> Self {
+        id.to_string()
+    }
+}
