@@ -277,7 +277,13 @@ impl NetStreamAppend<TypeConfig> for Peer {
             let unanswered = Unanswered::default();
             let (identity, target) = (Arc::clone(&self.network.identity), self.target);
             let noted = Arc::clone(&unanswered);
-            let requests = input.map(move |request| {
+            // openraft pauses after a failure by holding back the first request. Whoever dials without it never pauses: a
+            // node that refuses connections would be dialed all the time.
+            let Some(first) = input.next().await else {
+                return Ok(Box::pin(futures_util::stream::empty()) as BoxStream<'s, _>);
+            };
+            let requests = futures_util::stream::once(std::future::ready(first)).chain(input);
+            let requests = requests.map(move |request| {
                 noted.lock().push_back(Instant::now());
                 convert::append(request, identity.envelope(target))
             });

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::command::{Command, NewMessage, Publish, Request, SettingsPatch};
-use quorate_core::ids::{QueueName, Timestamp};
+use quorate_core::ids::{NodeId, QueueName, Timestamp};
 use quorate_core::{Broker, batch};
 use quorate_raft::simulation::{Disk, Unflushed, run_disk};
 use quorate_raft::{Clock, Config, Consensus, Journal, Observed, Observer, ProposeError, Proposed};
@@ -24,11 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Nobody;
 
 impl Observer for Nobody {
-    fn opened(&self, journal: Journal) {
+    fn opened(&self, _: NodeId, journal: Journal) {
         assert!(!journal.is_on(), "a simulated node keeps no journal");
     }
     fn applied(&self, _: Observed<'_>, _: &Broker) {}
-    fn restored(&self, _: u64) {}
+    fn restored(&self, _: u64, _: u64, _: &Broker) {}
     fn keep(&self, _: u64) {}
 }
 
@@ -184,6 +184,11 @@ fn simulate<T>(scene: impl Future<Output = T>) -> T {
         })
         .build()
         .unwrap();
+    // What nodes say is shown with RUST_LOG set.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_test_writer()
+        .try_init();
     let result = runtime.block_on(scene);
     assert_eq!(threads.load(Ordering::SeqCst), 0, "blocking threads were started");
     result
@@ -283,5 +288,22 @@ fn a_failed_sync_stops_the_node_and_the_others_go_on() {
         cluster.publish("on the others").await;
         cluster.start_node(leader).await;
         cluster.agree(proposed.index).await;
+    });
+}
+
+#[test]
+fn a_node_that_refuses_connections_is_dialed_now_and_then() {
+    simulate(async {
+        let mut cluster = Cluster::start(3).await;
+        cluster.propose(declare(), &[]).await;
+        let away = (cluster.leader().await + 1) % 3;
+        cluster.crash(away, Unflushed::Kept).await;
+        cluster.publish("without it").await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let before = cluster.network.refused();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let refused = cluster.network.refused() - before;
+        // Twenty appends at the longest pause, and a heartbeat for each of eighty.
+        assert!((20..=200).contains(&refused), "{refused} in ten seconds");
     });
 }

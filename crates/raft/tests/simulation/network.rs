@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -16,6 +17,8 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 /// Bytes on their way in one direction of a connection.
 const BUFFER_BYTES: usize = 64 << 10;
+/// What it takes to connect, or to be refused.
+const LATENCY: Duration = Duration::from_millis(1);
 
 /// All nodes' network.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +29,7 @@ struct State {
     listeners: BTreeMap<String, mpsc::UnboundedSender<io::Result<Connection>>>,
     /// The wires of each node's connections.
     wires: BTreeMap<String, Vec<AbortHandle>>,
+    refused: u64,
 }
 
 /// The network as one node sees it.
@@ -43,6 +47,11 @@ impl Network {
         }
     }
 
+    /// How many connections were refused so far.
+    pub(crate) fn refused(&self) -> u64 {
+        self.0.lock().unwrap().refused
+    }
+
     /// Ends a node's connections, and its listening.
     pub(crate) fn unplug(&self, node: SocketAddr) {
         let mut state = self.0.lock().unwrap();
@@ -57,12 +66,20 @@ impl Transport for Socket {
     fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Connection>> {
         let (network, own, address) = (self.network.clone(), self.own.clone(), address.to_owned());
         Box::pin(async move {
-            let mut state = network.0.lock().unwrap();
-            let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
-            let listener = state.listeners.get(&address).ok_or_else(refused)?;
+            // The way there and back.
+            tokio::time::sleep(LATENCY).await;
+            let state = &mut *network.0.lock().unwrap();
+            let State { listeners, refused, .. } = state;
+            let mut refuse = || {
+                *refused += 1;
+                io::Error::from(io::ErrorKind::ConnectionRefused)
+            };
+            let Some(listener) = listeners.get(&address) else {
+                return Err(refuse());
+            };
             let (near, mut near_wire) = tokio::io::duplex(BUFFER_BYTES);
             let (far, mut far_wire) = tokio::io::duplex(BUFFER_BYTES);
-            listener.send(Ok(Connection::new(far))).map_err(|_| refused())?;
+            listener.send(Ok(Connection::new(far))).map_err(|_| refuse())?;
             let wire = tokio::spawn(async move {
                 let _ = tokio::io::copy_bidirectional(&mut near_wire, &mut far_wire).await;
             });
