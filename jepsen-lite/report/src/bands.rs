@@ -120,6 +120,7 @@ mod tests {
         Status {
             at_ms,
             node,
+            id: None,
             role: Role::Leader,
             term,
             applied_index: 0,

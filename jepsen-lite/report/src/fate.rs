@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jepsen_lite_core::verdict::Verdict;
 
-use crate::run::{Act, Answer, Call, Run};
+use crate::run::{Act, Answer, Call, Moment, Run};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,8 +125,13 @@ fn ended_by_rule(run: &Run, message: &str) -> bool {
     let end = life
         .iter()
         .rev()
-        .find(|moment| moment.what == "acked" || RULES.contains(&moment.what.as_str()));
-    end.is_some_and(|moment| moment.what != "acked")
+        .find(|moment| is_ack(moment) || RULES.contains(&moment.what.as_str()));
+    end.is_some_and(|moment| !is_ack(moment))
+}
+
+/// By the log, or by the worker that was told.
+fn is_ack(moment: &Moment) -> bool {
+    moment.what == "acked" || (moment.what == "ack" && !moment.odd)
 }
 
 #[cfg(test)]

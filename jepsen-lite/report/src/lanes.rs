@@ -280,6 +280,7 @@ mod tests {
         let status = |at_ms, role, term| Status {
             at_ms,
             node: 0,
+            id: None,
             role,
             term,
             applied_index: 0,

@@ -13,6 +13,7 @@
 //! | module | what it draws or tells |
 //! | --- | --- |
 //! | [`run`] | what a page is made of |
+//! | `story` | from what was recorded to that ([`tell`]) |
 //! | `summary`, `words` | verdict, faults, evidence, promises, in plain words |
 //! | `axis`, `bands` | the time that all charts have in common, and the faults across them |
 //! | `lanes` | a lane for each client and node |
@@ -33,6 +34,7 @@ mod page;
 mod plots;
 pub mod run;
 mod scatter;
+mod story;
 mod summary;
 mod words;
 
@@ -42,6 +44,7 @@ mod sample;
 mod tests;
 
 pub use run::Run;
+pub use story::tell;
 
 /// The page of a run.
 #[must_use]

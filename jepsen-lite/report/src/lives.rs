@@ -107,7 +107,7 @@ fn by_interest<'a>(run: &'a Run, place: &BTreeMap<&str, &Dot<'_>>) -> Vec<&'a st
 /// Delivered once, and nothing refused or unknown on the way.
 fn is_smooth(life: &[Moment]) -> bool {
     life.iter()
-        .all(|moment| moment.attempt.is_none_or(|attempt| attempt <= 1) && moment.note.is_empty())
+        .all(|moment| moment.attempt.is_none_or(|attempt| attempt <= 1) && !moment.odd)
 }
 
 /// In an order of which every beginning is spread over the whole: the middle, the quarters, the eighths, …
@@ -122,7 +122,7 @@ fn evenly(items: Vec<&str>) -> Vec<&str> {
     order.into_iter().map(|(_, item)| item).collect()
 }
 
-/// A moment as a list: what, tenths of a millisecond at which, for which, whether that is estimated, who, node + 1,
+/// A moment as a list: what, tenths of a millisecond at which, for which, flags (1 estimated, 2 odd), who, node + 1,
 /// log index, cluster time, attempt, end of the lease, token, note. What is not there is 0, or left out at the end.
 fn laid_out(moment: &Moment, base: u64, texts: &mut Texts) -> Value {
     // A run lasts hours, not millennia.
@@ -137,7 +137,7 @@ fn laid_out(moment: &Moment, base: u64, texts: &mut Texts) -> Value {
         json!(texts.number(&moment.what)),
         moment.at_ms.map_or(Value::Null, |at| json!(tenths(at))),
         json!(took.unwrap_or(0)),
-        json!(u8::from(moment.estimated)),
+        json!(u8::from(moment.estimated) + 2 * u8::from(moment.odd)),
         json!(moment.who.as_deref().map_or(0, |who| texts.number(who))),
         json!(moment.node.map_or(0, |node| node + 1)),
         json!(moment.log_index.unwrap_or(0)),

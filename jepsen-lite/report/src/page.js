@@ -19,11 +19,10 @@
   const cluster = (offset) => (offset ? String(offset + data.clusterBase) : "");
 
   const row = (moment) => {
-    const [what, at, length = 0, estimated = 0, who = 0, node = 0, index = 0, time = 0, attempt = 0, until = 0, token = 0, note = 0] = moment;
+    const [what, at, length = 0, flags = 0, who = 0, node = 0, index = 0, time = 0, attempt = 0, until = 0, token = 0, note = 0] = moment;
     const cell = (text, name) => make("td", name ? { class: name } : {}, String(text || ""));
-    const when = at === null || at === undefined ? "" : `${estimated ? "≈ " : ""}${seconds(at)}`;
-    const odd = /unknown|refused|lost|never/.test(texts[note]);
-    return make("tr", odd ? { class: "odd" } : {},
+    const when = at === null || at === undefined ? "" : `${flags & 1 ? "≈ " : ""}${seconds(at)}`;
+    return make("tr", flags & 2 ? { class: "odd" } : {},
       cell(texts[what]), cell(when, "number"), cell(length ? took(length) : "", "number"), cell(texts[who]),
       cell(node ? `node ${node - 1}` : ""), cell(index || "", "number"), cell(cluster(time), "number"),
       cell(attempt || "", "number"), cell(cluster(until), "number"), cell(texts[note], "free"), cell(token, "token"));
@@ -42,7 +41,7 @@
     const parts = [
       make("div", { class: "top" }, make("h2", { id: "life-of" }, `The life of ${message}`), close),
       make("p", {}, (texts[fate] ? `Fate: ${texts[fate]}. ` : "") +
-        "In the order of the log, and of time where the log does not say. A moment with ≈ is known by its cluster time alone."),
+        "What clients tell of has their times; what only the log tells of (≈) stands between its neighbours there. What is marked is out of the ordinary."),
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `moments of ${message}` }, make("table", {},
         make("thead", {}, make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name)))),
         make("tbody", {}, ...moments.map(row)))),

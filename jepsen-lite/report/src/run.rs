@@ -78,7 +78,7 @@ pub struct Moment {
     pub what: String,
     /// When, in milliseconds since the load began.
     pub at_ms: Option<f64>,
-    /// The moment is derived from cluster time, because no client saw it.
+    /// The moment is derived from its place in the log: no client tells of it.
     pub estimated: bool,
     /// Until when it took, if it was a call that was answered.
     pub until_ms: Option<f64>,
@@ -98,6 +98,8 @@ pub struct Moment {
     pub leased_until_ms: Option<u64>,
     /// What was answered or decided.
     pub note: String,
+    /// It is out of the ordinary: refused, without an answer, repeated.
+    pub odd: bool,
 }
 
 /// What one node said of itself at one moment.
@@ -107,6 +109,8 @@ pub struct Status {
     pub at_ms: u64,
     /// Which, counted from 0.
     pub node: usize,
+    /// Its id in the cluster, if it has told.
+    pub id: Option<u64>,
     /// What it is.
     pub role: Role,
     /// In which term.

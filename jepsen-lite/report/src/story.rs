@@ -1,0 +1,565 @@
+//! From what was recorded to what a page is made of.
+//!
+//! Clients and nodes tell of the same things by clocks that have nothing to do with each other. Where a client
+//! was told a log index, its own clock gives that entry a time; what only the log tells of stands between its
+//! neighbours, and is marked as estimated. So a node's clock may be wrong by a year and the page is not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jepsen_lite_core::cluster::Effect;
+use jepsen_lite_core::history::{Delivery, History, MessageId, Outcome, Place, Publish, Settle, Wish};
+use jepsen_lite_core::schedule::Schedule;
+use jepsen_lite_core::verdict::Results;
+use jepsen_lite_core::view::Event;
+
+use crate::run::{Act, Answer, Call, Moment, Run, Status};
+
+/// Lays a run out for its page. `events` are those of one replica's audit log, in its order, or none;
+/// `statuses` what was asked of the nodes meanwhile.
+#[must_use]
+pub fn tell<'a>(
+    schedule: Schedule,
+    effects: Vec<Effect>,
+    results: Results,
+    history: &History,
+    events: impl IntoIterator<Item = &'a Event>,
+    statuses: Vec<Status>,
+) -> Run {
+    let teller = Teller::new(history, &statuses);
+    let mut lives = teller.as_clients_saw_it();
+    teller.as_the_log_has_it(events, &mut lives);
+    for life in lives.values_mut() {
+        // At one time, the log comes before who was told.
+        life.sort_by(|a, b| {
+            let key = |moment: &Moment| {
+                (
+                    moment.at_ms.unwrap_or(f64::INFINITY),
+                    moment.log_index.unwrap_or(u64::MAX),
+                )
+            };
+            let ((at, index), (other_at, other_index)) = (key(a), key(b));
+            at.total_cmp(&other_at).then(index.cmp(&other_index))
+        });
+    }
+    Run {
+        calls: teller.calls(),
+        lives: lives
+            .into_iter()
+            .map(|(id, life)| (id.to_string(), life))
+            .collect(),
+        schedule,
+        effects,
+        results,
+        statuses,
+    }
+}
+
+/// A history with what has to be looked up in it.
+struct Teller<'a> {
+    history: &'a History,
+    /// When the load began, by the clock of the history.
+    load: Duration,
+    publishers: BTreeSet<u32>,
+    workers: BTreeSet<u32>,
+    /// Which message bears a key, also where its publisher was never told.
+    by_key: BTreeMap<u64, MessageId>,
+    by_token: BTreeMap<&'a str, &'a Delivery>,
+    by_fence: BTreeMap<u64, &'a Delivery>,
+    /// Log indexes with times of the load, both rising.
+    anchors: Vec<(u64, f64)>,
+    /// The number of a node by its id.
+    nodes: BTreeMap<u64, usize>,
+}
+
+impl<'a> Teller<'a> {
+    fn new(history: &'a History, statuses: &[Status]) -> Self {
+        let load = history.marks.iter().find(|mark| mark.name == "load");
+        let mut teller = Self {
+            history,
+            load: load.map_or(Duration::ZERO, |mark| mark.at),
+            publishers: history.publishes.iter().map(|publish| publish.process).collect(),
+            workers: BTreeSet::new(),
+            by_key: BTreeMap::new(),
+            by_token: BTreeMap::new(),
+            by_fence: BTreeMap::new(),
+            anchors: Vec::new(),
+            nodes: statuses.iter().filter_map(|s| Some((s.id?, s.node))).collect(),
+        };
+        for delivery in &history.deliveries {
+            teller.workers.insert(delivery.process);
+            if let Some(key) = delivery.key {
+                teller.by_key.entry(key).or_insert(delivery.message);
+            }
+            teller.by_token.entry(&delivery.token).or_insert(delivery);
+            teller.by_fence.entry(delivery.fence).or_insert(delivery);
+        }
+        teller
+            .workers
+            .extend(history.receives.iter().map(|receive| receive.process));
+        teller
+            .workers
+            .extend(history.settles.iter().map(|settle| settle.process));
+        teller.anchors = teller.anchors();
+        teller
+    }
+
+    /// Times of log entries, from the answers that named them.
+    fn anchors(&self) -> Vec<(u64, f64)> {
+        let publishes = self
+            .history
+            .publishes
+            .iter()
+            .map(|p| (p.place, p.invoked, p.answered));
+        let settles = self
+            .history
+            .settles
+            .iter()
+            .map(|s| (s.place, s.invoked, s.answered));
+        let mut anchors: Vec<(u64, f64)> = publishes
+            .chain(settles)
+            .filter_map(|(place, invoked, answered)| {
+                let middle = (self.ms(invoked) + self.ms(answered)) / 2.0;
+                Some((place?.index, middle))
+            })
+            .collect();
+        anchors.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        anchors.dedup_by_key(|(index, _)| *index);
+        // The middle of a call is not exactly the time of its entry: a later entry is not earlier.
+        let mut latest = f64::NEG_INFINITY;
+        for (_, at_ms) in &mut anchors {
+            latest = latest.max(*at_ms);
+            *at_ms = latest;
+        }
+        anchors
+    }
+
+    /// When an entry was written, about: between those around it of which it is known.
+    fn time_of(&self, index: u64) -> Option<f64> {
+        let after = self.anchors.partition_point(|(known, _)| *known < index);
+        let above = self.anchors.get(after);
+        let below = after.checked_sub(1).and_then(|before| self.anchors.get(before));
+        match (below, above) {
+            (_, Some((known, at_ms))) if *known == index => Some(*at_ms),
+            (Some((low, from)), Some((high, until))) => {
+                let part = (index - low) as f64 / (high - low) as f64;
+                Some(from + (until - from) * part)
+            }
+            (Some((_, at_ms)), None) | (None, Some((_, at_ms))) => Some(*at_ms),
+            (None, None) => None,
+        }
+    }
+
+    /// A moment of the history, in milliseconds since the load began.
+    fn ms(&self, at: Duration) -> f64 {
+        (at.as_secs_f64() - self.load.as_secs_f64()) * 1000.0
+    }
+
+    fn name(&self, process: u32) -> String {
+        let kind = match (
+            self.publishers.contains(&process),
+            self.workers.contains(&process),
+        ) {
+            (true, false) => "publisher",
+            (false, true) => "worker",
+            _ => "client",
+        };
+        format!("{kind} {process}")
+    }
+
+    /// The message that a publish became, if anybody knows.
+    fn message_of(&self, publish: &Publish) -> Option<MessageId> {
+        match &publish.outcome {
+            Outcome::Done(message) => Some(*message),
+            Outcome::Refused(_) => None,
+            Outcome::Unknown => self.by_key.get(&publish.key).copied(),
+        }
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        let history = self.history;
+        let mut calls =
+            Vec::with_capacity(history.publishes.len() + history.deliveries.len() + history.settles.len());
+        let mut add =
+            |process, act, times: (Duration, Duration), answer, message: Option<MessageId>, queue: &str| {
+                calls.push(Call {
+                    client: self.name(process),
+                    act,
+                    begin_ms: self.ms(times.0),
+                    end_ms: Some(self.ms(times.1)),
+                    answer,
+                    message: message.map(|message| message.to_string()),
+                    queue: queue.to_owned(),
+                });
+            };
+        for p in &history.publishes {
+            let message = self.message_of(p);
+            add(
+                p.process,
+                Act::Publish,
+                (p.invoked, p.answered),
+                answer(&p.outcome),
+                message,
+                &p.queue,
+            );
+        }
+        for d in &history.deliveries {
+            let times = (d.received, d.received);
+            add(
+                d.process,
+                Act::Receive,
+                times,
+                Answer::Done,
+                Some(d.message),
+                &d.queue,
+            );
+        }
+        for s in &history.settles {
+            let of = self.by_token.get(s.token.as_str());
+            let (message, queue) = of.map_or((None, ""), |of| (Some(of.message), of.queue.as_str()));
+            add(
+                s.process,
+                Act::Settle,
+                (s.invoked, s.answered),
+                answer(&s.outcome),
+                message,
+                queue,
+            );
+        }
+        // What these brought is among the deliveries.
+        for r in history
+            .receives
+            .iter()
+            .filter(|receive| !receive.outcome.is_done())
+        {
+            add(
+                r.process,
+                Act::Receive,
+                (r.invoked, r.answered),
+                answer(&r.outcome),
+                None,
+                &r.queue,
+            );
+        }
+        for r in &history.reads {
+            add(
+                r.process,
+                Act::Other,
+                (r.invoked, r.answered),
+                Answer::Done,
+                None,
+                &r.queue,
+            );
+        }
+        for o in &history.operations {
+            add(
+                o.process,
+                Act::Other,
+                (o.invoked, o.answered),
+                answer(&o.outcome),
+                None,
+                &o.queue,
+            );
+        }
+        calls
+    }
+
+    fn as_clients_saw_it(&self) -> BTreeMap<MessageId, Vec<Moment>> {
+        let mut lives: BTreeMap<MessageId, Vec<Moment>> = BTreeMap::new();
+        for publish in &self.history.publishes {
+            if let Some(message) = self.message_of(publish) {
+                lives.entry(message).or_default().push(self.publish(publish));
+            }
+        }
+        for delivery in &self.history.deliveries {
+            lives.entry(delivery.message).or_default().push(Moment {
+                what: "received".to_owned(),
+                at_ms: Some(self.ms(delivery.received)),
+                who: Some(self.name(delivery.process)),
+                attempt: Some(delivery.attempt),
+                token: Some(delivery.token.clone()),
+                leased_until_ms: Some(delivery.leased_until_ms),
+                ..Moment::default()
+            });
+        }
+        for settle in &self.history.settles {
+            if let Some(delivery) = self.by_token.get(settle.token.as_str()) {
+                let life = lives.entry(delivery.message).or_default();
+                life.push(self.settle(settle, delivery));
+            }
+        }
+        lives
+    }
+
+    fn publish(&self, publish: &Publish) -> Moment {
+        let (mut note, odd) = told(&publish.outcome, "confirmed");
+        if publish.duplicate {
+            note.push_str(", known by its dedup id");
+        }
+        Moment {
+            what: "publish".to_owned(),
+            at_ms: Some(self.ms(publish.invoked)),
+            until_ms: Some(self.ms(publish.answered)),
+            who: Some(self.name(publish.process)),
+            note,
+            odd: odd || publish.duplicate,
+            ..self.placed(publish.place)
+        }
+    }
+
+    fn settle(&self, settle: &Settle, delivery: &Delivery) -> Moment {
+        let what = match settle.wish {
+            Wish::Ack => "ack",
+            Wish::Nack => "nack",
+            Wish::Release => "release",
+            Wish::DeadLetter => "dead-letter",
+            Wish::Extend => "extend",
+        };
+        let (note, odd) = told(&settle.outcome, "done");
+        Moment {
+            what: what.to_owned(),
+            at_ms: Some(self.ms(settle.invoked)),
+            until_ms: Some(self.ms(settle.answered)),
+            who: Some(self.name(settle.process)),
+            attempt: Some(delivery.attempt),
+            token: Some(settle.token.clone()),
+            leased_until_ms: settle.leased_until_ms,
+            note,
+            odd,
+            ..self.placed(settle.place)
+        }
+    }
+
+    /// A moment with nothing but its place.
+    fn placed(&self, place: Option<Place>) -> Moment {
+        Moment {
+            log_index: place.map(|place| place.index),
+            cluster_ms: place.map(|place| place.time_ms),
+            node: place.and_then(|place| self.nodes.get(&place.node?).copied()),
+            ..Moment::default()
+        }
+    }
+
+    fn as_the_log_has_it<'e>(
+        &self,
+        events: impl IntoIterator<Item = &'e Event>,
+        lives: &mut BTreeMap<MessageId, Vec<Moment>>,
+    ) {
+        for event in events {
+            let delivery = event.fence.and_then(|fence| self.by_fence.get(&fence));
+            let holder = match (delivery, event.session, event.client) {
+                (Some(delivery), ..) => Some(self.name(delivery.process)),
+                (None, Some(session), _) => Some(format!("session {session}")),
+                (None, None, Some(client)) => Some(format!("client {client}")),
+                (None, None, None) => None,
+            };
+            let mut notes: Vec<String> = Vec::new();
+            notes.extend(event.reason.clone());
+            if !event.queues.is_empty() {
+                notes.push(format!("queue {}", event.queues.join(", ")));
+            }
+            if let Some(refused) = event.refused {
+                notes.push(format!("not taken: {refused}"));
+            }
+            // A lease of the log that no client tells of may have been lost on its way.
+            let unseen = event.change == "leased" && delivery.is_none();
+            if unseen {
+                notes.push("no client tells of it".to_owned());
+            }
+            // What a worker has had was leased before, however rough the estimate.
+            let had = delivery.map_or(f64::INFINITY, |delivery| self.ms(delivery.received));
+            let at_ms = self.time_of(event.index).map(|at_ms| at_ms.min(had));
+            lives.entry(event.message).or_default().push(Moment {
+                what: event.change.clone(),
+                at_ms,
+                estimated: true,
+                who: holder,
+                log_index: Some(event.index),
+                cluster_ms: Some(event.at_ms),
+                attempt: event.attempt,
+                token: delivery.map(|delivery| delivery.token.clone()),
+                leased_until_ms: event.until_ms,
+                odd: unseen || !matches!(event.change.as_str(), "published" | "due" | "leased" | "acked"),
+                note: notes.join(", "),
+                ..Moment::default()
+            });
+        }
+    }
+}
+
+fn answer<T>(outcome: &Outcome<T>) -> Answer {
+    match outcome {
+        Outcome::Done(_) => Answer::Done,
+        Outcome::Refused(_) => Answer::Refused,
+        Outcome::Unknown => Answer::Unknown,
+    }
+}
+
+/// An outcome in words, and whether it is out of the ordinary.
+fn told<T>(outcome: &Outcome<T>, done: &str) -> (String, bool) {
+    match outcome {
+        Outcome::Done(_) => (done.to_owned(), false),
+        Outcome::Refused(Some(reason)) => (format!("refused: {reason}"), true),
+        Outcome::Refused(None) => ("refused".to_owned(), true),
+        Outcome::Unknown => ("unknown: no answer".to_owned(), true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use jepsen_lite_core::history::Mark;
+
+    fn secs(s: f64) -> Duration {
+        Duration::from_secs_f64(s)
+    }
+
+    fn message(index: u64) -> MessageId {
+        MessageId { index, number: 0 }
+    }
+
+    /// One message that is received twice; the publisher of another is never told.
+    fn history() -> History {
+        let place = |index| {
+            Some(Place {
+                index,
+                term: 1,
+                time_ms: 1000 + index,
+                node: Some(71),
+            })
+        };
+        let delivery = |process, at, attempt, index, key| Delivery {
+            process,
+            received: secs(at),
+            queue: "work".to_owned(),
+            message: message(index),
+            key: Some(key),
+            token: format!("token {attempt} of {index}"),
+            fence: index * 10 + u64::from(attempt),
+            attempt,
+            ..Delivery::default()
+        };
+        History {
+            publishes: vec![
+                Publish {
+                    invoked: secs(11.0),
+                    answered: secs(11.2),
+                    place: place(7),
+                    key: 1,
+                    queue: "work".to_owned(),
+                    outcome: Outcome::Done(message(7)),
+                    ..Publish::default()
+                },
+                Publish {
+                    invoked: secs(12.0),
+                    answered: secs(14.0),
+                    key: 2,
+                    queue: "work".to_owned(),
+                    ..Publish::default()
+                },
+            ],
+            deliveries: vec![
+                delivery(1, 11.3, 1, 7, 1),
+                delivery(2, 16.0, 2, 7, 1),
+                delivery(1, 13.0, 1, 9, 2),
+            ],
+            settles: vec![Settle {
+                process: 1,
+                invoked: secs(16.5),
+                answered: secs(16.7),
+                place: place(27),
+                token: "token 1 of 7".to_owned(),
+                outcome: Outcome::Refused(Some("STALE_LEASE".to_owned())),
+                ..Settle::default()
+            }],
+            marks: vec![Mark {
+                at: secs(10.0),
+                name: "load".to_owned(),
+                ..Mark::default()
+            }],
+            ..History::default()
+        }
+    }
+
+    fn told_with(events: &[Event]) -> Run {
+        let run = sample::empty();
+        let status = Status {
+            at_ms: 0,
+            node: 2,
+            id: Some(71),
+            role: crate::run::Role::Leader,
+            term: 1,
+            applied_index: 0,
+        };
+        tell(
+            run.schedule,
+            run.effects,
+            run.results,
+            &history(),
+            events,
+            vec![status],
+        )
+    }
+
+    #[test]
+    fn times_count_from_the_beginning_of_the_load() {
+        let run = told_with(&[]);
+        assert!((run.calls[0].begin_ms - 1000.0).abs() < 1e-6);
+        assert_eq!(run.calls[0].client, "publisher 0");
+        assert_eq!(run.calls[2].client, "worker 1");
+        assert_eq!(run.lives["7-0"][0].node, Some(2));
+    }
+
+    #[test]
+    fn a_publish_without_an_answer_is_found_by_its_key() {
+        let run = told_with(&[]);
+        assert_eq!(run.calls[1].answer, Answer::Unknown);
+        assert_eq!(run.calls[1].message.as_deref(), Some("9-0"));
+        let what: Vec<&str> = run.lives["9-0"]
+            .iter()
+            .map(|moment| moment.what.as_str())
+            .collect();
+        assert_eq!(what, ["publish", "received"]);
+    }
+
+    #[test]
+    fn what_only_the_log_tells_of_stands_between_its_neighbours() {
+        let event = |index, change: &str, fence| Event {
+            message: message(7),
+            index,
+            at_ms: 1_000_000_000,
+            change: change.to_owned(),
+            fence,
+            ..Event::default()
+        };
+        let run = told_with(&[
+            event(7, "published", None),
+            event(8, "leased", Some(71)),
+            event(17, "lease-expired", None),
+            event(18, "leased", Some(99)),
+        ]);
+        let life: Vec<(&str, bool)> = run.lives["7-0"]
+            .iter()
+            .map(|moment| (moment.what.as_str(), moment.odd))
+            .collect();
+        assert_eq!(
+            life,
+            [
+                ("publish", false),
+                ("published", false),
+                ("leased", false),
+                ("received", false),
+                ("lease-expired", true),
+                ("leased", true),
+                ("received", false),
+                ("ack", true),
+            ]
+        );
+        // Halfway between entry 7 (1.1 s) and entry 27 (6.6 s), whatever the cluster's clock says.
+        let expired = &run.lives["7-0"][4];
+        assert!((expired.at_ms.unwrap() - 3850.0).abs() < 1e-6, "{expired:?}");
+        assert_eq!(run.lives["7-0"][2].who.as_deref(), Some("worker 1"));
+        assert_eq!(run.lives["7-0"][5].note, "no client tells of it");
+    }
+}
