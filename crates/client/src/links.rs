@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use quorate_mutants::mutant;
 use quorate_proto::v1;
 use quorate_proto::v1::cluster_client::ClusterClient;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -98,6 +99,9 @@ impl Links {
     /// A node does not lead, or does not answer: forget its connection, and
     /// that it leads.
     pub(crate) fn lost(&self, address: &str) {
+        if mutant!("redirect-loop") {
+            return;
+        }
         let mut state = self.lock();
         state.channels.remove(address);
         if state.leader.as_deref() == Some(address) {

@@ -261,6 +261,7 @@ impl Broker {
             let checksum = reader.hash.digest();
             match reader.frame()? {
                 Frame::End { checksum: written } if written == checksum => break,
+                Frame::End { .. } if mutant!("checksum-not-verified") => break,
                 Frame::End { .. } => return Err(RestoreError::Corrupt("its checksum is another".to_owned())),
                 frame => restoring.take(frame)?,
             }

@@ -20,6 +20,7 @@ use quorate_core::command::{Command, Publish, Request, Selector, Settlement, Ver
 use quorate_core::ids::Timestamp;
 use quorate_core::outcome::Outcome;
 use quorate_core::{Repeated, batch};
+use quorate_mutants::mutant;
 use quorate_raft::{Consensus, Leadership, ProposeError, Proposed};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
@@ -28,6 +29,7 @@ use crate::broker::Position;
 use crate::clock::ClusterClock;
 use crate::config::Limits;
 use crate::error::BrokerError;
+use crate::guess;
 use crate::metrics::Counters;
 
 /// Requests of one caller that go into one entry, in order.
@@ -235,6 +237,7 @@ impl Submitted {
             Ok(Err(_)) => Err(BrokerError::Unknown(
                 "the node stopped while it was in flight".to_owned(),
             )),
+            Err(_) if mutant!("time-out-is-refused") => Err(BrokerError::Overloaded),
             Err(_) => Err(BrokerError::Unknown(
                 "the deadline passed while it was in flight".to_owned(),
             )),
@@ -377,13 +380,32 @@ impl Task {
         if requests.is_empty() {
             return;
         }
+        if mutant!("ack-before-commit") {
+            let index = self.consensus.status().last_log_index + 1;
+            if let Some(outcomes) = guess::outcomes(&requests, index) {
+                let (term, repeated) = (leadership.term, Vec::new());
+                let proposed = Proposed {
+                    index,
+                    term,
+                    outcomes,
+                    repeated,
+                };
+                distribute(std::mem::take(&mut callers), at, Ok(proposed));
+            }
+        }
+        let guessing = mutant!("ack-before-apply").then(|| requests.clone());
         let content_bytes = contents.iter().map(Bytes::len).sum();
         self.counters.entry(requests.len(), content_bytes);
         let entry = batch::encode(at, &requests, &contents);
         drop((requests, contents));
         let proposed = self.consensus.propose(entry, leadership.epoch);
-        self.in_flight
-            .push(Box::pin(async move { distribute(callers, at, proposed.await) }));
+        self.in_flight.push(Box::pin(async move {
+            let mut proposed = proposed.await;
+            if let (Ok(proposed), Some(requests)) = (&mut proposed, guessing) {
+                guess::replace(proposed, &requests);
+            }
+            distribute(callers, at, proposed);
+        }));
     }
 }
 

@@ -46,6 +46,7 @@ mod batcher;
 mod clock;
 mod dispatch;
 mod forward;
+mod guess;
 mod node;
 mod nodes;
 mod observers;

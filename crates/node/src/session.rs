@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use quorate_core::effect::Leased;
 use quorate_core::ids::{ConsumerId, QueueName, SessionId, Timestamp};
+use quorate_mutants::mutant;
 use tokio::sync::Notify;
 
 use crate::broker::Broker;
@@ -141,6 +142,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if mutant!("lease-leaked") {
+            return;
+        }
         self.broker
             .end_session(self.id, self.epoch, &self.outbox, self.keep);
     }

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorate_mutants::mutant;
+
 use crate::clock::Clock;
 use crate::error::StartError;
 use crate::transport::{Tcp, Transport};
@@ -130,7 +132,7 @@ pub(crate) fn raft_config(config: &Config) -> Result<Arc<openraft::Config>, Star
         election_timeout_max: ms(config.election_timeout_max),
         // A restored leader may give a log id a second time: an acknowledged
         // entry would be lost. A restarted leader stands for election.
-        enable_leader_restore: Some(restore_leader),
+        enable_leader_restore: Some(restore_leader || mutant!("leader-restore")),
         // A follower that lost log entries is not the node it was.
         allow_log_reversion: None,
         enable_pre_vote: Some(true),

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use quorate_core::ids::{Incarnation, MessageId, NodeId, Timestamp};
 use quorate_core::outcome::Outcome;
 use quorate_core::{Broker, Repeated, batch};
+use quorate_mutants::mutant;
 use quorate_proto::internal as wire;
 use quorate_proto::internal::peer_server::PeerServer;
 use quorate_storage::Store;
@@ -318,6 +319,9 @@ impl Consensus {
     /// this was called; answers the index that it then holds at least. Leader
     /// only; costs a round trip to a quorum.
     pub async fn read_barrier(&self) -> Result<u64, ReadError> {
+        if mutant!("stale-reads") || (mutant!("lease-reads") && self.heard_quorum_within(LEASE_OF_MUTANT)) {
+            return Ok(self.with_state(Broker::index));
+        }
         match self.inner.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
             Ok(read) => Ok(read.index()),
             Err(RaftError::Fatal(fatal)) => Err(ReadError::Fatal(fatal.to_string())),
@@ -331,6 +335,12 @@ impl Consensus {
                 })
             }
         }
+    }
+
+    /// It leads, and a quorum has said so in that time.
+    fn heard_quorum_within(&self, lease: Duration) -> bool {
+        let acked = self.inner.raft.metrics().borrow_watched().last_quorum_acked;
+        acked.is_some_and(|at| at.elapsed() < lease)
     }
 
     /// Looks at the state. Entries are not applied meanwhile: be brief, and do
@@ -499,6 +509,9 @@ impl Consensus {
     }
 }
 
+/// A lease that outlives an election, as one does on a clock that was put back.
+const LEASE_OF_MUTANT: Duration = Duration::from_secs(5);
+
 /// A snapshot was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write a snapshot: {0}")]
@@ -567,6 +580,9 @@ async fn watch_failures(inner: std::sync::Weak<Inner>) {
 async fn watch_removal(inner: std::sync::Weak<Inner>, contact: Arc<Contact>) {
     /// A removed leader still tells the others of its removal.
     const LINGER: Duration = Duration::from_secs(1);
+    if mutant!("removed-node-serves") {
+        return;
+    }
     let Some((mut removed, membership)) = inner
         .upgrade()
         .map(|inner| (inner.shared.removed(), inner.membership.clone()))

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use prost::Message as _;
 use quorate_core::ids::Incarnation;
+use quorate_mutants::mutant;
 use quorate_proto::internal as wire;
 use quorate_storage::Store;
 use tonic::{Code, Status};
@@ -150,7 +151,7 @@ impl Identity {
         if envelope.shard != 0 {
             return Err(self.refuse(from, Kind::Shard, format!("there is no shard {}", envelope.shard)));
         }
-        if envelope.to_node != self.node_id {
+        if envelope.to_node != self.node_id && !mutant!("wiped-node-rejoins") {
             return Err(self.refuse(
                 from,
                 Kind::Target,

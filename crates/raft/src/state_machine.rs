@@ -26,6 +26,7 @@ use quorate_core::effect::Effect;
 use quorate_core::event::Event;
 use quorate_core::ids::NodeId;
 use quorate_core::{Applied, Broker};
+use quorate_mutants::mutant;
 use quorate_storage::{Journal, Store};
 use tokio::sync::{Notify, watch};
 
@@ -230,7 +231,12 @@ impl Shared {
         let batch = batch::Batch::decode(bytes).map_err(unreadable)?;
         let (meta, lengths) = (batch.meta(id.index), batch.content_lengths());
         let applied = catch_unwind(AssertUnwindSafe(|| {
-            self.broker.write().apply(meta, &batch.requests, &lengths)
+            let mut broker = self.broker.write();
+            // As if the snapshot did not know its last entry.
+            if mutant!("double-apply") && broker.index() == self.snapshot_index.load(Ordering::Acquire) {
+                broker.apply(meta, &batch.requests, &lengths);
+            }
+            broker.apply(meta, &batch.requests, &lengths)
         }))
         .map_err(|panic| {
             let broken = format!("applying entry {id}: {}", panic_text(&*panic));

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
+use quorate_mutants::mutant;
 
 use crate::door::Door;
 use crate::engine::disk::Disk;
@@ -421,7 +422,8 @@ fn decode_part(key: &[u8], value: &Bytes) -> Result<(usize, Bytes), StorageError
     if value.len() < HEAD + LEN || value[0] != FORMAT {
         return Err(damaged(key, "unknown format"));
     }
-    if value[1..HEAD] != checksum(key, &value[HEAD..]).to_le_bytes() {
+    let sound = value[1..HEAD] == checksum(key, &value[HEAD..]).to_le_bytes();
+    if !sound && !mutant!("checksum-not-verified") {
         return Err(damaged(key, "wrong checksum"));
     }
     let len = u32::from_le_bytes(value[HEAD..HEAD + LEN].try_into().expect("four bytes")) as usize;

@@ -58,6 +58,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use quorate_mutants::mutant;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
@@ -189,7 +190,10 @@ pub unsafe extern "C" fn sync_file_range(
     len: libc::off64_t,
     flags: libc::c_uint,
 ) -> libc::c_int {
-    let mode = MODE.load(Ordering::Relaxed);
+    let mode = match MODE.load(Ordering::Relaxed) {
+        _ if mutant!("flush-without-fsync") => Mode::Stock as u8,
+        mode => mode,
+    };
     if mode != Mode::Absent as u8 {
         CALLS.fetch_add(1, Ordering::Relaxed);
     }

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
+use quorate_mutants::mutant;
 
 pub(crate) use self::recover::Recovered;
 use self::state::{Closing, Command, Marker, State};
@@ -173,11 +174,14 @@ impl Log {
     pub fn put_vote(&self, vote: Bytes, done: Done) {
         self.order(done, |state, done| {
             state.vote = Some(vote.clone());
-            state.enqueue(Command::Put {
-                key: MetaKey::Vote,
-                payload: vote,
-                done: Some(done),
-            });
+            let (key, payload) = (MetaKey::Vote, vote);
+            let mut done = Some(done);
+            if mutant!("vote-not-durable")
+                && let Some(done) = done.take()
+            {
+                done(Ok(()));
+            }
+            state.enqueue(Command::Put { key, payload, done });
         });
     }
 

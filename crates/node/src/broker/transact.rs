@@ -3,6 +3,7 @@
 use quorate_core::command::{Command, Request, Settlement};
 use quorate_core::ids::RequestId;
 use quorate_core::outcome::{Reply, Settled};
+use quorate_mutants::mutant;
 
 use super::publish::{Encoder, Publish, Published};
 use super::{Answered, Broker, check_count, unexpected};
@@ -41,6 +42,11 @@ impl Broker {
             .into_iter()
             .map(|publish| encoder.publish(publish))
             .collect::<Result<Vec<_>, _>>()?;
+        let (settlements, settled_before) = if mutant!("transact-in-two-commands") && !publishes.is_empty() {
+            (Vec::new(), self.settle_first(settlements).await?)
+        } else {
+            (settlements, Vec::new())
+        };
         let command = Command::Transact {
             settlements,
             publishes,
@@ -51,10 +57,27 @@ impl Broker {
         let (position, outcome) = committed.into_answer();
         match outcome? {
             Reply::Transacted { settled, published } => {
+                let settled = [settled_before, settled].concat();
                 let published = published.into_iter().map(Into::into).collect();
                 Ok((position, Transacted { settled, published }))
             }
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The settlements of a transaction by themselves: what a mutant does.
+    async fn settle_first(&self, settlements: Vec<Settlement>) -> Result<Vec<Settled>, BrokerError> {
+        if settlements.is_empty() {
+            return Ok(Vec::new());
+        }
+        let publishes = Vec::new();
+        let command = Command::Transact {
+            settlements,
+            publishes,
+        };
+        match self.one(None, command).await? {
+            (_, Reply::Transacted { settled, .. }) => Ok(settled),
+            (_, other) => Err(unexpected(&other)),
         }
     }
 }

@@ -9,9 +9,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use quorate_mutants::mutant;
 
 use super::Shared;
 use super::entries::last_index;
@@ -107,10 +108,17 @@ impl Writer {
     /// Makes a written group durable, and answers.
     pub(super) fn flush(&mut self, written: Written) {
         let Written {
-            group,
+            mut group,
             syncs_before,
             outcome,
         } = written;
+        if mutant!("callbacks-out-of-order") && outcome.is_ok() {
+            // The newest is told of its flush before it was flushed, and before the older ones.
+            group
+                .pop()
+                .into_iter()
+                .for_each(|newest| self.answer(newest, &Ok(())));
+        }
         let outcome = outcome
             .and_then(|()| self.guarded("write the log", |writer| writer.flush_group(&group, syncs_before)));
         if outcome.is_ok() {
@@ -237,9 +245,15 @@ impl Writer {
     }
 
     /// Flushes what was written and numbered, and notes the number outside the database.
-    fn seal(&mut self, syncs_before: Option<u64>) -> Result<std::time::Duration, StorageError> {
+    fn seal(&mut self, syncs_before: Option<u64>) -> Result<Duration, StorageError> {
+        if mutant!("skip-fsync") {
+            return Ok(Duration::ZERO);
+        }
         let start = Instant::now();
-        self.engine.flush()?;
+        match self.engine.flush() {
+            Err(_) if mutant!("ignore-sync-errors") => return Ok(Duration::ZERO),
+            flushed => flushed?,
+        }
         let took = start.elapsed();
         if syncs_before.is_some() && self.engine.syncs() == syncs_before {
             return Err(StorageError::Engine {
@@ -247,7 +261,9 @@ impl Writer {
                 what: "a flush ended without a sync: the sync hook is not active".into(),
             });
         }
-        if let Some(progress) = &self.progress {
+        if let Some(progress) = &self.progress
+            && !mutant!("flush-without-fsync")
+        {
             progress.note(self.sequence)?;
         }
         if self.sequence.is_multiple_of(CHECK_EVERY) {
