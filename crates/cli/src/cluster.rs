@@ -350,6 +350,7 @@ mod tests {
         let silent = Err(Error::Unreachable {
             who: Sought::Node("h:2".to_owned()),
             cause: "connection refused".to_owned(),
+            request_id: None,
         });
         vec![("h:1".to_owned(), Ok(leader)), ("h:2".to_owned(), silent)]
     }

@@ -338,6 +338,7 @@ mod tests {
         Error::Unreachable {
             who: Sought::Leader,
             cause: String::new(),
+            request_id: None,
         }
     }
 
@@ -348,7 +349,8 @@ mod tests {
         assert_eq!(
             code(Error::Unknown {
                 action: "publish",
-                cause: String::new()
+                cause: String::new(),
+                request_id: None
             }),
             3
         );
@@ -370,6 +372,7 @@ mod tests {
             Error::Unknown {
                 action: "settle",
                 cause: String::new(),
+                request_id: None,
             },
         );
         let failure = Failure::of_parts(&[unknown, refused], || "2 of 3".to_owned()).unwrap_err();
@@ -407,6 +410,7 @@ mod tests {
         let failure = Failure::of_queue("jobs")(Error::Unknown {
             action: "publish",
             cause: "x".to_owned(),
+            request_id: None,
         });
         let value = failure.to_json();
         assert_eq!(value["error"], "unknown");

@@ -172,6 +172,7 @@ mod tests {
             "extended",
             &Ok(Settled {
                 leased_until_ms: Some(5),
+                ..Settled::default()
             }),
         );
         assert_eq!(
@@ -181,6 +182,7 @@ mod tests {
         let unknown = Err(Error::Unknown {
             action: "settle",
             cause: "x".to_owned(),
+            request_id: None,
         });
         assert_eq!(outcome("t", "acked", &unknown)["result"], "unknown");
     }

@@ -311,6 +311,7 @@ mod tests {
                 Error::Unreachable {
                     who: Sought::Node("h:2".to_owned()),
                     cause: "connection refused".to_owned(),
+                    request_id: None,
                 },
             )],
         }

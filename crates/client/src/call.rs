@@ -12,7 +12,7 @@ use crate::config::{ANSWER_BYTES_MAX, Config};
 use crate::error::{Error, Result, Sought};
 use crate::failure::{Again, Failure};
 use crate::links::{Link, Links};
-use crate::request_id::RequestIds;
+use crate::request_id::{RequestId, RequestIds, Ticket};
 use crate::steering::Steering;
 
 /// What all calls of a client share.
@@ -70,17 +70,46 @@ impl Caller {
     }
 
     /// Calls the leader until there is an answer or the deadline has passed.
-    pub(crate) async fn call<C: Call>(&self, mut call: C, limits: Limits) -> Result<C::Answer> {
-        let mut ticket = match C::EFFECT {
+    pub(crate) async fn call<C: Call>(&self, call: C, limits: Limits) -> Result<C::Answer> {
+        let (answer, _) = self.call_named(call, limits).await?;
+        Ok(answer)
+    }
+
+    /// The same, and the id of the request if it has one.
+    pub(crate) async fn call_named<C: Call>(
+        &self,
+        call: C,
+        limits: Limits,
+    ) -> Result<(C::Answer, Option<RequestId>)> {
+        let mut ticket = self.ticket::<C>(limits).await?;
+        let answer = self.attempts(call, limits, &mut ticket).await;
+        let id = ticket.map(|ticket| RequestId::from(ticket.id()));
+        match (answer, id) {
+            (Ok(answer), id) => Ok((answer, id)),
+            (Err(error), Some(id)) => Err(error.of(id)),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    async fn ticket<C: Call>(&self, limits: Limits) -> Result<Option<Ticket>> {
+        match C::EFFECT {
             Effect::Repeatable => match timeout_at(limits.deadline, self.ids(limits).begin()).await {
-                Ok(ticket) => Some(ticket),
+                Ok(ticket) => Ok(Some(ticket)),
                 Err(_) => {
                     let cause = "too many calls of this client wait for an answer".to_owned();
-                    return Err(Error::no_leader(cause));
+                    Err(Error::no_leader(cause))
                 }
             },
-            Effect::None | Effect::Once => None,
-        };
+            Effect::None | Effect::Once => Ok(None),
+        }
+    }
+
+    async fn attempts<C: Call>(
+        &self,
+        mut call: C,
+        limits: Limits,
+        ticket: &mut Option<Ticket>,
+    ) -> Result<C::Answer> {
         let mut course = Course::new::<C>(&self.config, limits);
         loop {
             let link = match timeout_at(limits.deadline, self.links.leader()).await {
@@ -91,7 +120,7 @@ impl Caller {
                 }
                 Err(_) => return Err(course.out_of_time()),
             };
-            if let Some(ticket) = &ticket {
+            if let Some(ticket) = ticket.as_ref() {
                 call.identify(ticket.id());
             }
             let failure = match timeout_at(course.attempt_ends(&link), call.clone().send(&link)).await {
@@ -101,13 +130,13 @@ impl Caller {
             };
             match failure {
                 Failure::Final(refusal) | Failure::SessionLost(refusal) => return Err(refusal.into()),
-                Failure::Forgotten(refusal) => match ticket.take() {
-                    Some(known) if !course.maybe => ticket = Some(self.ids(limits).renew(known)),
-                    _ => {
+                Failure::Forgotten(refusal) => {
+                    let Some(known) = ticket.take_if(|_| !course.maybe) else {
                         course.cause = refusal.to_string();
                         return Err(course.out_of_time());
-                    }
-                },
+                    };
+                    *ticket = Some(self.ids(limits).renew(known));
+                }
                 Failure::Again(again) => course.again(&self.links, &link, again).await?,
             }
         }
@@ -125,6 +154,7 @@ impl Caller {
         let unreachable = |cause: String| Error::Unreachable {
             who: Sought::Node(address.to_owned()),
             cause,
+            request_id: None,
         };
         let ask = async {
             let link = self.links.link(address).await.map_err(unreachable)?;
@@ -161,6 +191,7 @@ impl Caller {
         Err(Error::Unreachable {
             who: Sought::Any,
             cause: causes.join("; "),
+            request_id: None,
         })
     }
 
@@ -259,6 +290,7 @@ impl Course {
             (true, _) => Error::Unknown {
                 action: self.action,
                 cause,
+                request_id: None,
             },
             (false, Some(overload)) => overload,
             (false, None) => Error::no_leader(cause),

@@ -12,6 +12,7 @@ use crate::config::{Builder, Config};
 use crate::error::{Error, Result};
 use crate::message::{Message, Published};
 use crate::random::Random;
+use crate::request_id::RequestId;
 use crate::settle::{Order, SettleDesk};
 use crate::target::Target;
 
@@ -105,8 +106,11 @@ impl Client {
         I: IntoIterator<Item = Message>,
     {
         let messages = Message::into_wire(messages.into_iter().collect())?;
-        let answer = self.call(target.into().request(messages)).await?;
-        Ok(answer.into())
+        let (answer, request_id) = self.call_named(target.into().request(messages)).await?;
+        Ok(Published {
+            request_id,
+            ..answer.into()
+        })
     }
 
     pub(crate) fn random(&self) -> &Random {
@@ -119,6 +123,13 @@ impl Client {
 
     pub(crate) async fn call<C: Call>(&self, call: C) -> Result<C::Answer> {
         self.caller.call(call, self.caller.limits(self.timeout)).await
+    }
+
+    /// A call, and the id of its request if it has one.
+    pub(crate) async fn call_named<C: Call>(&self, call: C) -> Result<(C::Answer, Option<RequestId>)> {
+        self.caller
+            .call_named(call, self.caller.limits(self.timeout))
+            .await
     }
 
     /// A call that the broker may answer only after `wait`.

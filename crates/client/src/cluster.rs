@@ -118,6 +118,7 @@ impl Cluster {
             Err(cause) => Err(Error::Unreachable {
                 who: Sought::Node(address.to_owned()),
                 cause,
+                request_id: None,
             }),
         }
     }

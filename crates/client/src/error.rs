@@ -7,6 +7,7 @@ use std::time::Duration;
 use quorate_proto::v1;
 
 use crate::failure::reason;
+use crate::request_id::RequestId;
 
 /// A call was not done, or it is not known whether it was.
 ///
@@ -27,6 +28,9 @@ pub enum Error {
         action: &'static str,
         /// What happened to the last attempt.
         cause: String,
+        /// Under which every attempt was made; None if no request was made yet, or
+        /// of a call that has none.
+        request_id: Option<RequestId>,
     },
     /// Nobody who could do it was reached in time. The call certainly changed
     /// nothing.
@@ -36,6 +40,9 @@ pub enum Error {
         who: Sought,
         /// What happened to the last attempt.
         cause: String,
+        /// Under which every attempt was made; None if no request was made yet, or
+        /// of a call that has none.
+        request_id: Option<RequestId>,
     },
     /// The call breaks a rule that this library checks before it sends anything.
     #[error("invalid: {0}")]
@@ -69,6 +76,8 @@ pub struct Refusal {
     /// Names and values that the message speaks of: field, limit, queue,
     /// differing settings.
     pub context: BTreeMap<String, String>,
+    /// Of the refused request; None if the call has none.
+    pub request_id: Option<RequestId>,
 }
 
 /// The part for which a transaction was refused as a whole.
@@ -183,11 +192,35 @@ impl Error {
         matches!(self, Error::Unknown { .. })
     }
 
+    /// The id of the request, under which it stands in the broker's log if it is
+    /// there. None if no request was made, or of a call that changes nothing.
+    #[must_use]
+    pub fn request_id(&self) -> Option<RequestId> {
+        match self {
+            Error::Refused(refusal) => refusal.request_id,
+            Error::Unknown { request_id, .. } | Error::Unreachable { request_id, .. } => *request_id,
+            Error::Invalid(_) => None,
+        }
+    }
+
+    /// This error, of the request of that id.
+    pub(crate) fn of(mut self, id: RequestId) -> Self {
+        match &mut self {
+            Error::Refused(refusal) => refusal.request_id = Some(id),
+            Error::Unknown { request_id, .. } | Error::Unreachable { request_id, .. } => {
+                *request_id = Some(id);
+            }
+            Error::Invalid(_) => {}
+        }
+        self
+    }
+
     /// No leader was found in time.
     pub(crate) fn no_leader(cause: String) -> Self {
         Error::Unreachable {
             who: Sought::Leader,
             cause,
+            request_id: None,
         }
     }
 

@@ -73,6 +73,7 @@ impl Failure {
             retryable: detail.retryable,
             retry_after: (!after.is_zero()).then_some(after),
             context: detail.context,
+            request_id: None,
         };
         match reason {
             Reason::RequestForgotten => Failure::Forgotten(refusal),
@@ -114,6 +115,7 @@ impl Failure {
                 retryable: false,
                 retry_after: None,
                 context: Default::default(),
+                request_id: None,
             }),
         }
     }

@@ -139,6 +139,7 @@ pub use queue::{
 };
 pub use queue_settings::{Overflow, QueueSettings};
 pub use redrive::{Redrive, RedriveBatch, Redriven, Undone};
+pub use request_id::RequestId;
 pub use settle::{SETTLE_MAX, SettleResults, Settled, Verdict};
 pub use state::MessageState;
 pub use target::Target;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use quorate_proto::v1;
 
 use crate::error::{Error, Result};
+use crate::request_id::RequestId;
 use crate::state::MessageState;
 
 /// A message to publish.
@@ -50,6 +51,9 @@ pub struct Published {
     pub unroutable: Vec<usize>,
     /// Messages that were not taken because their dedup id was known.
     pub duplicates: Vec<Duplicate>,
+    /// The id of the request; of a publish in a transaction, that of the
+    /// transaction.
+    pub request_id: Option<RequestId>,
 }
 
 /// A message that was not taken again.
@@ -214,6 +218,7 @@ impl From<v1::PublishResponse> for Published {
             message_ids: wire.message_ids,
             unroutable: wire.unroutable.into_iter().map(|place| place as usize).collect(),
             duplicates: duplicates.collect(),
+            request_id: None,
         }
     }
 }

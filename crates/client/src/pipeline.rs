@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::error::{Error, Refusal};
 use crate::failure::{Again, Failure};
 use crate::random::Random;
-use crate::request_id::SPREAD_MAX;
+use crate::request_id::{RequestId, SPREAD_MAX};
 
 /// Requests that wait for their answers.
 #[derive(Debug)]
@@ -88,6 +88,14 @@ impl<T> Pipeline<T> {
         self.count += 1;
     }
 
+    /// The id of a request that waits, as of now.
+    pub(crate) fn id(&self, sequence: u64) -> RequestId {
+        RequestId {
+            client: self.client,
+            sequence,
+        }
+    }
+
     /// Whether a request should go out now.
     pub(crate) fn has_unsent(&self) -> bool {
         self.unsent_slot().is_some()
@@ -139,16 +147,18 @@ impl<T> Pipeline<T> {
 
     /// The request failed. None if it does not wait any more.
     pub(crate) fn fail(&mut self, sequence: u64, failure: Failure) -> Option<Fate<T>> {
+        let id = self.id(sequence);
         let slot = self.slot(sequence)?;
         let waiting = self.slots.get_mut(slot)?.as_mut()?;
         Some(match failure {
-            Failure::Final(refusal) => Fate::Tell(self.answer(sequence)?, refusal.into()),
+            Failure::Final(refusal) => Fate::Tell(self.answer(sequence)?, Error::from(refusal).of(id)),
             Failure::Forgotten(refusal) if waiting.maybe => {
                 let error = Error::Unknown {
                     action: self.action,
                     cause: refusal.to_string(),
+                    request_id: None,
                 };
-                Fate::Tell(self.answer(sequence)?, error)
+                Fate::Tell(self.answer(sequence)?, error.of(id))
             }
             Failure::Forgotten(_) => {
                 if !waiting.forgotten {
@@ -190,11 +200,13 @@ impl<T> Pipeline<T> {
                 Error::Unknown {
                     action: self.action,
                     cause: cause.to_owned(),
+                    request_id: None,
                 }
             } else {
                 Error::no_leader(cause.to_owned())
             };
-            taken.extend(self.take(0).map(|item| (item, error)));
+            let id = self.id(self.first);
+            taken.extend(self.take(0).map(|item| (item, error.of(id))));
         }
         self.renumber_if_forgotten();
         taken
@@ -270,6 +282,7 @@ mod tests {
             retryable: false,
             retry_after: None,
             context: Default::default(),
+            request_id: None,
         }
     }
 

@@ -242,6 +242,7 @@ impl Future for Confirm {
                     Err(Error::Unknown {
                         action: "publish",
                         cause,
+                        request_id: None,
                     })
                 }))
             }
@@ -446,8 +447,13 @@ impl Task {
         for confirm in answer.confirms {
             match confirm.outcome {
                 Some(Outcome::Confirmed(published)) => {
+                    let request_id = Some(self.pipeline.id(confirm.sequence));
                     if let Some(outgoing) = self.pipeline.answer(confirm.sequence) {
-                        self.tell(outgoing, Ok(published.into()));
+                        let published = Published {
+                            request_id,
+                            ..published.into()
+                        };
+                        self.tell(outgoing, Ok(published));
                     }
                 }
                 Some(Outcome::Error(detail)) => {

@@ -6,6 +6,7 @@
 //! its older ones still wait, and keeps those few.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quorate_proto::v1;
@@ -40,6 +41,31 @@ struct Series {
 struct Progress {
     last: u64,
     unanswered: BTreeSet<u64>,
+}
+
+/// Names a request that changes something, for good: the same at each attempt,
+/// and in the broker's log. Its text is `client-sequence`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId {
+    /// A random number that this client drew.
+    pub client: u64,
+    /// Among the requests under that number, from 1.
+    pub sequence: u64,
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.client, self.sequence)
+    }
+}
+
+impl From<v1::RequestId> for RequestId {
+    fn from(wire: v1::RequestId) -> Self {
+        Self {
+            client: wire.client,
+            sequence: wire.sequence,
+        }
+    }
 }
 
 /// A request that waits for its answer. Dropped when nobody waits any more.

@@ -357,9 +357,10 @@ impl Session {
     fn settled(&mut self, settled: v1::Settled) -> Option<Failure> {
         match settled.outcome? {
             Outcome::Response(answer) => {
+                let id = self.settles.id(settled.sequence);
                 if let Some(orders) = self.settles.answer(settled.sequence) {
                     let count = orders.len();
-                    for (order, result) in orders.into_iter().zip(results(answer, count)) {
+                    for (order, result) in orders.into_iter().zip(results(answer, count, Some(id))) {
                         self.tell(order, result);
                     }
                 }

@@ -9,7 +9,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::failure::Failure;
-use crate::message::{millis, nonzero};
+use crate::message::{Commit, commit, millis, nonzero};
+use crate::request_id::RequestId;
 
 /// The most settlements of one request.
 pub const SETTLE_MAX: usize = 4_096;
@@ -47,6 +48,10 @@ pub struct Settled {
     /// After an extend: when the lease now ends, in cluster time, milliseconds
     /// since the Unix epoch.
     pub leased_until_ms: Option<u64>,
+    /// Where in the log it stands.
+    pub commit: Commit,
+    /// The id of the request, in which others may have been settled too.
+    pub request_id: Option<RequestId>,
 }
 
 /// What came of each settlement of a request, in its order. A refusal, most
@@ -177,13 +182,13 @@ impl Client {
             )));
         }
         let count = settlements.len();
-        let answer = self
-            .call(v1::SettleRequest {
+        let (answer, request_id) = self
+            .call_named(v1::SettleRequest {
                 request_id: None,
                 settlements,
             })
             .await?;
-        Ok(results(answer, count).collect())
+        Ok(results(answer, count, request_id).collect())
     }
 }
 
@@ -212,10 +217,12 @@ pub(crate) fn is_extend(settlement: &v1::Settlement) -> bool {
     matches!(settlement.verdict, Some(v1::settlement::Verdict::Extend(_)))
 }
 
-impl From<&v1::SettleResult> for Settled {
-    fn from(wire: &v1::SettleResult) -> Self {
+impl Settled {
+    pub(crate) fn new(wire: &v1::SettleResult, commit: Commit, request_id: Option<RequestId>) -> Self {
         Self {
             leased_until_ms: nonzero(wire.leased_until_ms),
+            commit,
+            request_id,
         }
     }
 }
@@ -229,17 +236,28 @@ pub(crate) fn error_of(detail: v1::ErrorDetail, action: &'static str) -> Error {
         Failure::Again(again) => Error::Unknown {
             action,
             cause: again.cause,
+            request_id: None,
         },
     }
 }
 
 /// One result for each of `count` settlements.
-pub(crate) fn results(answer: v1::SettleResponse, count: usize) -> impl Iterator<Item = Result<Settled>> {
-    let told = answer.results.into_iter().map(|result| match result.error {
-        None => Ok(Settled::from(&result)),
-        Some(detail) => Err(error_of(detail, "settle")),
+pub(crate) fn results(
+    answer: v1::SettleResponse,
+    count: usize,
+    request_id: Option<RequestId>,
+) -> impl Iterator<Item = Result<Settled>> {
+    let commit = commit(answer.commit);
+    let named = move |error: Error| match request_id {
+        Some(id) => error.of(id),
+        None => error,
+    };
+    let told = answer.results.into_iter().map(move |result| match result.error {
+        None => Ok(Settled::new(&result, commit, request_id)),
+        Some(detail) => Err(named(error_of(detail, "settle"))),
     });
-    let untold = std::iter::repeat_with(|| Err(unknown("the broker's answer does not tell".to_owned())));
+    let untold =
+        std::iter::repeat_with(move || Err(named(unknown("the broker's answer does not tell".to_owned()))));
     told.chain(untold).take(count)
 }
 
@@ -247,6 +265,7 @@ pub(crate) fn unknown(cause: String) -> Error {
     Error::Unknown {
         action: "settle",
         cause,
+        request_id: None,
     }
 }
 

@@ -161,6 +161,7 @@ impl Client {
             return Err(error.unwrap_or_else(|| Error::Unreachable {
                 who: Sought::Any,
                 cause: "no node is known".to_owned(),
+                request_id: None,
             }));
         }
         if !matches!(traced, Traced::MessageId(_)) {

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::message::{
     Commit, Message, PUBLISH_BYTES_MAX, PUBLISH_MESSAGES_MAX, Published, body_bytes, commit,
 };
+use crate::request_id::RequestId;
 use crate::settle::{SETTLE_MAX, Settled, Verdict, is_extend, wire};
 use crate::target::Target;
 
@@ -71,6 +72,8 @@ pub struct Transacted {
     pub settled: Vec<Settled>,
     /// One for each publish, in the order of the calls.
     pub published: Vec<Published>,
+    /// The id of the request.
+    pub request_id: Option<RequestId>,
 }
 
 impl Client {
@@ -175,8 +178,8 @@ impl<'a> Transaction<'a> {
             settlements: self.settlements,
             publishes,
         };
-        let answer = self.client.call(request).await?;
-        let transacted = Transacted::from(answer);
+        let (answer, request_id) = self.client.call_named(request).await?;
+        let transacted = Transacted::new(answer, request_id);
         for (place, delivery) in self.deliveries {
             if extends[place] {
                 delivery.extended(transacted.settled.get(place));
@@ -234,17 +237,22 @@ impl From<&String> for Held<'_> {
     }
 }
 
-impl From<v1::TransactResponse> for Transacted {
-    fn from(wire: v1::TransactResponse) -> Self {
+impl Transacted {
+    fn new(wire: v1::TransactResponse, request_id: Option<RequestId>) -> Self {
         let commit = commit(wire.commit);
         let published = wire.published.into_iter().map(|published| Published {
             commit,
+            request_id,
             ..published.into()
         });
+        let settled = wire.settled.iter();
         Self {
             commit,
-            settled: wire.settled.iter().map(Settled::from).collect(),
+            settled: settled
+                .map(|settled| Settled::new(settled, commit, request_id))
+                .collect(),
             published: published.collect(),
+            request_id,
         }
     }
 }
