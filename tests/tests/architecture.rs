@@ -73,6 +73,8 @@ const SEEN_BY_ALL: &[&str] = &["quorate-mutants"];
 const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("quorate-storage", &["quorate-disk-shim"]),
     ("quorate-raft", &["quorate-disk-shim"]),
+    // A whole node, from its client to its disk, in one thread.
+    ("quorate-gateway-grpc", &["quorate-client"]),
     ("jepsen-lite-sim", &["quorate-proto"]),
 ];
 

@@ -10,7 +10,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -23,6 +22,7 @@ use quorate_core::{Repeated, batch};
 use quorate_mutants::mutant;
 use quorate_raft::{Consensus, Leadership, ProposeError, Proposed};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::broker::Position;
@@ -196,7 +196,7 @@ impl Batcher {
             Ok(room) => room,
             Err(_) => {
                 let room = self.room.clone().acquire_many_owned(permits);
-                tokio::time::timeout_at(deadline.into(), room)
+                tokio::time::timeout_at(deadline, room)
                     .await
                     .map_err(|_| BrokerError::Overloaded)?
                     .map_err(|_| BrokerError::ShuttingDown)?
@@ -232,7 +232,7 @@ pub(crate) struct Submitted {
 impl Submitted {
     /// Waits until they are applied, or until their fate is unknown.
     pub(crate) async fn answer(self) -> Answer {
-        match tokio::time::timeout_at(self.deadline.into(), self.answer).await {
+        match tokio::time::timeout_at(self.deadline, self.answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(BrokerError::Unknown(
                 "the node stopped while it was in flight".to_owned(),

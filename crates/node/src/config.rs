@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use quorate_raft::{Clock, Transport};
 
 use crate::audit::Audit;
 
@@ -43,6 +46,8 @@ pub struct Config {
     pub snapshot_log_bytes: u64,
     /// Log kept behind a snapshot for followers that were away.
     pub log_keep_bytes: u64,
+    /// Most entries of that kept log.
+    pub log_keep_entries: u64,
     /// Most bytes of the journal, in which [`Broker::trace`](crate::Broker::trace)
     /// looks; the oldest goes first. 0 = no journal.
     pub journal_bytes: u64,
@@ -51,6 +56,19 @@ pub struct Config {
     /// Sessions of a node that is not heard of end after this long; so do those
     /// whose connection is gone and whose client has not resumed them.
     pub node_down_after: Duration,
+    /// Makes the connections between nodes: TCP, but in a simulation.
+    pub transport: Arc<dyn Transport>,
+    /// The time as this node sees it: the machine's, but in a simulation.
+    pub clock: Clock,
+    /// Keeps everything on this disk of memory instead of in the data directory,
+    /// without a journal.
+    #[cfg(feature = "simulation")]
+    pub disk: Option<quorate_raft::simulation::Disk>,
+    /// Lets a leader that restarts lead on, which loses acknowledged entries: so
+    /// that a simulation can show that it would notice.
+    #[cfg(feature = "simulation")]
+    #[doc(hidden)]
+    pub restore_leader: bool,
     /// Where what this node applies is written down, for fault injection;
     /// nowhere by default.
     pub audit: Audit,
@@ -103,9 +121,16 @@ impl Default for Config {
             election_timeout_max: raft.election_timeout_max,
             snapshot_log_bytes: raft.snapshot_log_bytes,
             log_keep_bytes: raft.log_keep_bytes,
+            log_keep_entries: raft.log_keep_entries,
             journal_bytes: raft.storage.journal_bytes,
             journal_age: raft.storage.journal_age,
             node_down_after: Duration::from_secs(10),
+            transport: raft.transport,
+            clock: raft.clock,
+            #[cfg(feature = "simulation")]
+            disk: None,
+            #[cfg(feature = "simulation")]
+            restore_leader: false,
             audit: Audit::default(),
             limits: Limits::default(),
         }

@@ -1,6 +1,6 @@
 //! Performs the effects that are addressed to this node.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ pub(crate) type Waiter = (ClientId, u64);
 #[derive(Debug)]
 pub(crate) struct Dispatch {
     node: OnceLock<NodeId>,
-    sessions: Mutex<HashMap<SessionId, Arc<Outbox>>>,
+    sessions: Mutex<BTreeMap<SessionId, Arc<Outbox>>>,
     waiters: Mutex<Waiters>,
     /// Leases that came for a caller who had gone. Bounded by what such callers
     /// asked for, each at most 1,000.
@@ -29,8 +29,8 @@ pub(crate) struct Dispatch {
 
 #[derive(Debug, Default)]
 struct Waiters {
-    calls: HashMap<Waiter, oneshot::Sender<Vec<Leased>>>,
-    gone: HashSet<Waiter>,
+    calls: BTreeMap<Waiter, oneshot::Sender<Vec<Leased>>>,
+    gone: BTreeSet<Waiter>,
 }
 
 impl Dispatch {

@@ -4,7 +4,7 @@
 //! answer before the next call. Native clients follow a redirect instead; this
 //! is for what a node itself has to say: a session ended, a node is up.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::command::Request;
@@ -16,6 +16,7 @@ use quorate_proto::internal::forward_server::{Forward, ForwardServer};
 use quorate_proto::internal::{
     ForwardCommitted, ForwardRefused, ForwardRepeated, ForwardRequest, ForwardResponse, ForwardUnknown,
 };
+use tokio::time::Instant;
 use tonic::{Code, Request as GrpcRequest, Response, Status};
 
 use crate::batcher::{Committed, Proposal};
@@ -178,6 +179,7 @@ pub(crate) async fn insist(broker: &Broker, request: Request, give_up: Duration)
             Err(_) => {
                 // A new leader is worth another try at once.
                 tokio::select! {
+                    biased;
                     () = tokio::time::sleep(pause) => {}
                     _ = leadership.changed() => {}
                 }

@@ -57,6 +57,15 @@ pub use config::Config;
 pub use error::BrokerError;
 pub use node::{Failure, Node, StartError};
 
+/// Where a node's connections and time come from: see [`Config::transport`] and
+/// [`Config::clock`].
+pub mod environment {
+    pub use quorate_raft::Clock;
+    #[cfg(feature = "simulation")]
+    pub use quorate_raft::simulation::{Disk, DiskStats, DurableLog, Region, Step, Unflushed, run_disk};
+    pub use quorate_raft::transport::{Connection, Listener, Tcp, Transport};
+}
+
 /// The value types of the state machine, for gateways.
 pub mod types {
     pub use quorate_core::browse::{ExchangeView, Filter, LeaseView, MessageView, Obstacle};

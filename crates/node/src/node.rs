@@ -1,9 +1,10 @@
 //! A node from start to end.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quorate_raft::Consensus;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::broker::Broker;
@@ -40,8 +41,16 @@ impl Node {
             election_timeout_max: config.election_timeout_max,
             snapshot_log_bytes: config.snapshot_log_bytes,
             log_keep_bytes: config.log_keep_bytes,
+            log_keep_entries: config.log_keep_entries,
+            transport: config.transport,
+            clock: config.clock,
             ..quorate_raft::Config::default()
         };
+        #[cfg(feature = "simulation")]
+        {
+            raft.storage.disk = config.disk;
+            raft.restore_leader = config.restore_leader;
+        }
         raft.storage.journal_bytes = config.journal_bytes;
         raft.storage.journal_age = config.journal_age;
         let observers = Arc::new(Observers::new(dispatch, config.audit));
@@ -94,7 +103,7 @@ impl Node {
             match self.broker.transfer_leader(None).await {
                 Ok(()) => {
                     let handed_over = leadership.wait_for(|now| !now.leading);
-                    if tokio::time::timeout_at(until.into(), handed_over).await.is_err() {
+                    if tokio::time::timeout_at(until, handed_over).await.is_err() {
                         warn!("leadership was not taken over in time");
                     } else {
                         info!("leadership handed over");

@@ -11,8 +11,8 @@
 //!
 //! [`Config::node_down_after`]: crate::Config::node_down_after
 
-use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use quorate_core::command::{Command, Request};
 
@@ -44,7 +44,7 @@ pub(crate) async fn watch(broker: Broker, down_after: Duration) {
     let often = (down_after / 10).max(Duration::from_millis(100));
     let mut interval = tokio::time::interval(often.min(SILENT_AFTER / 4));
     let mut leading_since = None;
-    let mut told_silent = HashSet::new();
+    let mut told_silent = BTreeSet::new();
     loop {
         interval.tick().await;
         if broker.clock().now().is_none() {
@@ -53,7 +53,8 @@ pub(crate) async fn watch(broker: Broker, down_after: Duration) {
             continue;
         }
         // A new leader has heard of nobody yet: it waits the whole time.
-        let leading = leading_since.get_or_insert_with(Instant::now).elapsed();
+        let now = broker.consensus().clock().now();
+        let leading = now.saturating_duration_since(*leading_since.get_or_insert(now));
         if leading < down_after.min(SILENT_AFTER) {
             continue;
         }
@@ -92,7 +93,7 @@ pub(crate) async fn end_abandoned(broker: Broker, grace: Duration) {
     let (node, incarnation) = (broker.consensus().node_id(), broker.consensus().incarnation());
     let mut interval = tokio::time::interval((grace / 4).max(Duration::from_millis(100)));
     // By session and epoch: an attach since is another connection.
-    let mut abandoned_since = HashMap::new();
+    let mut abandoned_since = BTreeMap::new();
     loop {
         interval.tick().await;
         let here = broker.consensus().with_state(|state| {
@@ -103,7 +104,7 @@ pub(crate) async fn end_abandoned(broker: Broker, grace: Duration) {
                 .map(|session| (session.id, session.epoch))
                 .collect::<Vec<_>>()
         });
-        let now = Instant::now();
+        let now = broker.consensus().clock().now();
         abandoned_since = here
             .into_iter()
             .filter(|(session, _)| !broker.dispatch().holds(*session))

@@ -4,9 +4,11 @@
 //! applied entry carried that time. Any entry does; when there is none, the
 //! leader proposes a `Tick`, once the state's next deadline has passed.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quorate_core::command::{Command, Request};
+use quorate_core::ids::Millis;
+use tokio::time::Instant;
 
 use crate::batcher::Proposal;
 use crate::broker::Broker;
@@ -22,7 +24,7 @@ pub(crate) async fn run(broker: Broker) {
         let next = broker.consensus().with_state(quorate_core::Broker::next_deadline);
         let now = broker.clock().now();
         let left = match (next, now) {
-            (Some(next), Some(now)) => Duration::from_millis(next.0.saturating_sub(now.0)),
+            (Some(next), Some(now)) => on_tokios_clock(&broker, next.since(now)),
             // It leads, but does not know the time yet.
             (Some(_), None) if leadership.borrow().leading => RESOLUTION,
             // Nothing is due here, or another node sees to it.
@@ -30,6 +32,7 @@ pub(crate) async fn run(broker: Broker) {
         };
         if !left.is_zero() {
             tokio::select! {
+                biased;
                 () = dispatch.applied.notified() => tokio::time::sleep(left.min(RESOLUTION)).await,
                 changed = leadership.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(left) => {}
@@ -49,4 +52,12 @@ pub(crate) async fn run(broker: Broker) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+/// How long to sleep until this much cluster time has passed. This node's clock
+/// may run at another speed than that of its runtime.
+fn on_tokios_clock(broker: &Broker, left: Millis) -> Duration {
+    let clock = broker.consensus().clock();
+    let then = clock.now().checked_add(Duration::from_millis(left.0));
+    then.map_or(Duration::MAX, |then| clock.until(then))
 }

@@ -61,6 +61,7 @@ impl Broker {
                 let deadline = wait + self.0.limits.request_timeout;
                 let mut leadership = self.0.consensus.leadership();
                 tokio::select! {
+                    biased;
                     answer = waiter.answer() => match answer {
                         Some(leased) => Ok((position, leased)),
                         None => Err(BrokerError::Unknown("the request was repeated elsewhere".to_owned())),

@@ -24,7 +24,7 @@ mod transact;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::Broker as State;
@@ -33,6 +33,7 @@ use quorate_core::ids::{ClientId, RequestId, Timestamp};
 use quorate_core::outcome::Reply;
 use quorate_raft::{Consensus, ReadError};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 pub use self::browse::{Browse, Page, Seen};
 pub use self::leasing::{LeaseOptions, SubmittedSettle};
@@ -90,7 +91,7 @@ pub type Answered<T> = Result<(Position, T), BrokerError>;
 
 impl Broker {
     pub(crate) fn new(consensus: Consensus, observers: Arc<Observers>, limits: Limits) -> Self {
-        let clock = Arc::new(ClusterClock::default());
+        let clock = Arc::new(ClusterClock::new(consensus.clock().clone()));
         let counters = Arc::new(Counters::default());
         let batcher = Batcher::start(consensus.clone(), clock.clone(), counters.clone(), limits.clone());
         Self(Arc::new(Inner {

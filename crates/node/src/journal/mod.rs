@@ -144,6 +144,11 @@ impl Journal {
         let _ = self.chunks.set(chunks);
     }
 
+    /// There is one.
+    fn is_on(&self) -> bool {
+        self.chunks.get().is_some()
+    }
+
     /// Takes the events of an entry, unless they are there already.
     pub(crate) fn applied(&self, index: u64, events: &[Event], state: &State) {
         let Some(chunks) = self.chunks.get() else {

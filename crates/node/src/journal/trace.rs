@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quorate_core::browse::Filter;
 use quorate_core::event::{Change, Event};
 use quorate_core::ids::{MessageId, NodeId, QueueName, Timestamp};
 use quorate_core::outcome::Rejection;
 use quorate_raft::{Coverage, Journal as Chunks};
+use tokio::time::Instant;
 
 use super::codec::{Malformed, Reader, Recorded};
 use super::{Journal, View};
@@ -107,10 +108,14 @@ impl Broker {
         self.told().await;
         let journal = Arc::clone(self.journal());
         // The turn is over when the search is, even if nobody waits for it any more.
+        let on_disk = journal.is_on();
         let search = move || {
             let _turn = turn;
             journal.trace(search)
         };
+        if !on_disk {
+            return Ok(search());
+        }
         tokio::task::spawn_blocking(search)
             .await
             .map_err(|error| BrokerError::Internal(format!("search the journal: {error}")))
