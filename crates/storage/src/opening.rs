@@ -205,7 +205,7 @@ pub(crate) fn create_databases(
 /// A number nobody else draws: the standard library seeds its hashers from the system's random source.
 pub(crate) fn random_id() -> u64 {
     loop {
-        match RandomState::new().hash_one(std::process::id()) {
+        match RandomState::new().hash_one("a node") {
             0 => {}
             id => return id,
         }

@@ -69,7 +69,9 @@ impl Transport for Socket {
             // The way there and back.
             tokio::time::sleep(LATENCY).await;
             let state = &mut *network.0.lock().unwrap();
-            let State { listeners, refused, .. } = state;
+            let State {
+                listeners, refused, ..
+            } = state;
             let mut refuse = || {
                 *refused += 1;
                 io::Error::from(io::ErrorKind::ConnectionRefused)
