@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::message::given;
+use crate::message::{Commit, commit, given};
 use crate::settle::{Order, Settled, Verdict, unknown, wire};
 
 /// A leased message.
@@ -139,6 +139,13 @@ impl Delivery {
     #[must_use]
     pub fn redelivered(&self) -> bool {
         self.wire.redelivered
+    }
+
+    /// Where in the log the lease was granted; if its session was resumed since,
+    /// or its lease call repeated, where that stands.
+    #[must_use]
+    pub fn commit(&self) -> Commit {
+        commit(self.wire.commit)
     }
 
     /// When the lease ends, in cluster time, milliseconds since the Unix epoch.

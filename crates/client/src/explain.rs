@@ -70,7 +70,10 @@ impl Client {
             until_ms: nonzero(obstacle.until_ms),
         });
         Ok(Explanation {
-            queue: answer.queue.unwrap_or_default().into(),
+            queue: QueueInfo {
+                read_index: answer.read_index,
+                ..answer.queue.unwrap_or_default().into()
+            },
             obstacles: obstacles.collect(),
             read_index: answer.read_index,
         })

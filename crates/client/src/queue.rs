@@ -33,6 +33,8 @@ pub struct QueueInfo {
     pub oldest_leased_published_at_ms: Option<u64>,
     /// Of a queue with a single active consumer: the name of that one.
     pub active_consumer: Option<String>,
+    /// All this is as of this log index.
+    pub read_index: u64,
 }
 
 /// Counts of a queue. `published` = ready + delayed + leased + dead + acked +
@@ -170,7 +172,10 @@ impl Client {
     /// Refused with `QUEUE_NOT_FOUND`; unreachable.
     pub async fn describe_queue(&self, name: impl Into<String>) -> Result<QueueInfo> {
         let answer = self.call(v1::DescribeQueueRequest { name: name.into() }).await?;
-        Ok(answer.queue.unwrap_or_default().into())
+        Ok(QueueInfo {
+            read_index: answer.read_index,
+            ..answer.queue.unwrap_or_default().into()
+        })
     }
 
     /// All queues by name, fetched in pages as they are read. Linearizable per
@@ -185,8 +190,12 @@ impl Client {
                     after,
                 };
                 let page = client.call(request).await?;
-                let queues = page.queues.into_iter().map(QueueInfo::from).collect();
-                Ok((queues, given(page.next)))
+                let read_index = page.read_index;
+                let queues = page.queues.into_iter().map(|queue| QueueInfo {
+                    read_index,
+                    ..queue.into()
+                });
+                Ok((queues.collect(), given(page.next)))
             }
         })
     }
@@ -371,6 +380,7 @@ impl From<v1::QueueInfo> for QueueInfo {
             oldest_ready_published_at_ms: nonzero(wire.oldest_ready_published_at_ms),
             oldest_leased_published_at_ms: nonzero(wire.oldest_leased_published_at_ms),
             active_consumer: given(wire.active_consumer),
+            read_index: 0,
         }
     }
 }

@@ -144,11 +144,11 @@ async fn deliver(broker: &Broker, session: &Session, answers: &Answers) -> Resul
     while let Some(events) = session.next(DELIVERIES_PER_ANSWER).await {
         for event in events {
             match event {
-                Event::Deliver { leased, .. } => {
+                Event::Deliver { leased, position, .. } => {
                     let Some(content) = broker.content(&leased).await else {
                         continue;
                     };
-                    let delivery = convert::delivery(leased, content);
+                    let delivery = convert::delivery(leased, content, position);
                     bytes += delivery.body.len();
                     deliveries.push(delivery);
                     if bytes >= BYTES_PER_ANSWER {

@@ -22,11 +22,11 @@ pub(crate) async fn lease(broker: &Broker, request: v1::LeaseRequest) -> Answer<
         lease: convert::nonzero(request.lease_ms),
         wait: Millis(request.wait_ms),
     };
-    let (position, leased) = broker.lease(id, options).await?;
-    let mut deliveries = Vec::with_capacity(leased.len());
-    for leased in leased {
+    let (position, leases) = broker.lease(id, options).await?;
+    let mut deliveries = Vec::with_capacity(leases.leased.len());
+    for leased in leases.leased {
         if let Some(content) = broker.content(&leased).await {
-            deliveries.push(convert::delivery(leased, content));
+            deliveries.push(convert::delivery(leased, content, leases.granted));
         }
     }
     Ok(v1::LeaseResponse {

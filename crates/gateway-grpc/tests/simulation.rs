@@ -153,6 +153,9 @@ async fn three_nodes_and_their_client_live_through_a_lease_in_virtual_time() {
     let first = consumer.next().await.unwrap().unwrap();
     assert_eq!((first.message_id(), first.attempt()), (published.message_id(), 1));
     let until = first.leased_until_ms();
+    let granted = first.commit();
+    assert!(granted.log_index > published.commit.log_index && granted.term == published.commit.term);
+    assert_eq!(granted.cluster_time_ms + 600_000, until);
     let started = tokio::time::Instant::now();
     // Held too long: the lease runs out, and it comes again.
     let second = consumer.next().await.unwrap().unwrap();
@@ -169,7 +172,10 @@ async fn three_nodes_and_their_client_live_through_a_lease_in_virtual_time() {
     let stale = first.ack().await.unwrap_err();
     assert_eq!(stale.reason(), Some(quorate_client::Reason::StaleLease));
     let settled = second.ack().await.unwrap();
-    assert!(settled.commit.log_index > published.commit.log_index);
+    assert!(settled.commit.log_index > granted.log_index);
+    let queue = client.describe_queue("jobs").await.unwrap();
+    assert_eq!((queue.counts.acked, queue.counts.leased), (1, 0));
+    assert!(queue.read_index >= settled.commit.log_index);
     consumer.close().await;
     assert!(
         wall.elapsed() < Duration::from_secs(300),

@@ -8,6 +8,7 @@ use quorate_core::effect::{Effect, Leased};
 use quorate_core::ids::{ClientId, NodeId, RequestId, SessionId, Timestamp, Token};
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::broker::Position;
 use crate::session::{Event, Outbox};
 
 /// A request that waits for leases.
@@ -29,7 +30,7 @@ pub(crate) struct Dispatch {
 
 #[derive(Debug, Default)]
 struct Waiters {
-    calls: BTreeMap<Waiter, oneshot::Sender<Vec<Leased>>>,
+    calls: BTreeMap<Waiter, oneshot::Sender<(Position, Vec<Leased>)>>,
     gone: BTreeSet<Waiter>,
 }
 
@@ -98,11 +99,11 @@ impl Dispatch {
         }
     }
 
-    fn answer(&self, request: RequestId, leased: Vec<Leased>) {
+    fn answer(&self, request: RequestId, leased: Vec<Leased>, position: Position) {
         let waiter = (request.client, request.sequence);
         let mut waiters = self.waiters.lock();
         let unclaimed = match waiters.calls.remove(&waiter) {
-            Some(call) => call.send(leased).err(),
+            Some(call) => call.send((position, leased)).err().map(|(_, leased)| leased),
             None => waiters.gone.remove(&waiter).then_some(leased),
         };
         drop(waiters);
@@ -122,7 +123,7 @@ impl Dispatch {
 
 impl Dispatch {
     /// Performs the effects of an entry.
-    pub(crate) fn applied(&self, at: Timestamp, effects: Vec<Effect>) {
+    pub(crate) fn applied(&self, position: Position, effects: Vec<Effect>) {
         let here = self.node.get();
         for effect in effects {
             match effect {
@@ -133,7 +134,12 @@ impl Dispatch {
                     consumer,
                     leased,
                 } if here == Some(&node) => {
-                    self.push(session, epoch, Event::Deliver { consumer, leased }, at);
+                    let deliver = Event::Deliver {
+                        consumer,
+                        leased,
+                        position,
+                    };
+                    self.push(session, epoch, deliver, position.at);
                 }
                 Effect::ConsumerCancelled {
                     node,
@@ -142,14 +148,14 @@ impl Dispatch {
                     consumer,
                     queue,
                 } if here == Some(&node) => {
-                    self.push(session, epoch, Event::Cancelled { consumer, queue }, at);
+                    self.push(session, epoch, Event::Cancelled { consumer, queue }, position.at);
                 }
                 Effect::LeaseAnswered {
                     node,
                     request,
                     leased,
                 } if here == Some(&node) => {
-                    self.answer(request, leased);
+                    self.answer(request, leased, position);
                 }
                 Effect::SessionLost { node, session, epoch } if here == Some(&node) => {
                     if let Some(outbox) = self.sessions.lock().get(&session) {
@@ -177,14 +183,15 @@ impl Dispatch {
 pub(crate) struct LeaseWait {
     dispatch: Arc<Dispatch>,
     waiter: Waiter,
-    receiver: oneshot::Receiver<Vec<Leased>>,
+    receiver: oneshot::Receiver<(Position, Vec<Leased>)>,
     answered: bool,
 }
 
 impl LeaseWait {
-    /// The leases, empty if none came in time. None: another call with the same
+    /// The leases, empty if none came in time, and where in the log they were
+    /// granted. None: another call with the same
     /// request id has taken this one's place.
-    pub(crate) async fn answer(&mut self) -> Option<Vec<Leased>> {
+    pub(crate) async fn answer(&mut self) -> Option<(Position, Vec<Leased>)> {
         let answer = (&mut self.receiver).await.ok();
         self.answered = true;
         answer

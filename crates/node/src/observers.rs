@@ -7,6 +7,7 @@ use quorate_core::ids::NodeId;
 use quorate_raft::{Answering, Journal as Chunks, Observed, Observer};
 
 use crate::audit::Audit;
+use crate::broker::Position;
 use crate::dispatch::Dispatch;
 use crate::journal::Journal;
 use crate::metrics::Flow;
@@ -49,7 +50,12 @@ impl Observer for Observers {
 
     fn applied(&self, entry: Observed<'_>, state: &State) {
         // Somebody waits for a delivery, and nobody for the rest.
-        self.dispatch.applied(state.now(), entry.effects);
+        let position = Position {
+            index: entry.index,
+            term: entry.term,
+            at: state.now(),
+        };
+        self.dispatch.applied(position, entry.effects);
         self.flow.applied(entry.events);
         self.journal.applied(entry.index, entry.events, state);
     }

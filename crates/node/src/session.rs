@@ -10,7 +10,7 @@ use quorate_core::ids::{ConsumerId, QueueName, SessionId, Timestamp};
 use quorate_mutants::mutant;
 use tokio::sync::Notify;
 
-use crate::broker::Broker;
+use crate::broker::{Broker, Position};
 
 /// What a session's connection is to be told.
 #[derive(Clone, Debug)]
@@ -21,6 +21,9 @@ pub enum Event {
         consumer: ConsumerId,
         /// The lease and its message.
         leased: Leased,
+        /// Where in the log it was granted; if its session was resumed since,
+        /// where that was.
+        position: Position,
     },
     /// A consumer was cancelled, because its queue was deleted.
     Cancelled {

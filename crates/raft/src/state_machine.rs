@@ -97,6 +97,8 @@ pub enum Payload<'a> {
 pub struct Observed<'a> {
     /// Where it stands in the log.
     pub index: u64,
+    /// Of the leader that wrote it.
+    pub term: u64,
     /// What is to be done, in order.
     pub effects: Vec<Effect>,
     /// What happened to messages, in order.
@@ -327,6 +329,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             if let Some((effects, events)) = observed {
                 let observed = Observed {
                     index: id.index,
+                    term: id.leader_id.term,
                     effects,
                     events: &events,
                 };

@@ -58,7 +58,7 @@ pub(crate) fn settled_result(settled: Settled) -> v1::SettleResult {
     }
 }
 
-pub(crate) fn delivery(leased: Leased, content: Content) -> v1::Delivery {
+pub(crate) fn delivery(leased: Leased, content: Content, position: Position) -> v1::Delivery {
     v1::Delivery {
         message_id: leased.message.to_string(),
         queue: leased.queue.to_string(),
@@ -77,5 +77,6 @@ pub(crate) fn delivery(leased: Leased, content: Content) -> v1::Delivery {
         priority: content.priority.into(),
         group: content.group,
         dedup_id: content.dedup_id,
+        commit: Some(commit(position)),
     }
 }

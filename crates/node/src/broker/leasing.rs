@@ -8,7 +8,7 @@ use quorate_core::effect::Leased;
 use quorate_core::ids::{ClientId, Millis, QueueName, RequestId, Token};
 use quorate_core::outcome::{Rejection, Reply, Settled};
 
-use super::{Answered, Broker, check_count, unexpected};
+use super::{Answered, Broker, Position, check_count, unexpected};
 use crate::batcher::{Proposal, Submitted};
 use crate::content::Content;
 use crate::error::BrokerError;
@@ -27,9 +27,19 @@ pub struct LeaseOptions {
     pub wait: Millis,
 }
 
+/// What a Lease got.
+#[derive(Clone, Debug)]
+pub struct Leases {
+    /// Empty if nothing came in time.
+    pub leased: Vec<Leased>,
+    /// Where in the log they were granted: later than where the Lease stands if
+    /// it waited.
+    pub granted: Position,
+}
+
 impl Broker {
     /// Leases messages, waiting for a first one if asked to.
-    pub async fn lease(&self, id: Option<RequestId>, options: LeaseOptions) -> Answered<Vec<Leased>> {
+    pub async fn lease(&self, id: Option<RequestId>, options: LeaseOptions) -> Answered<Leases> {
         let id = id.unwrap_or_else(|| self.own_request_id());
         let wait = Duration::from_millis(options.wait.0);
         if !wait.is_zero() {
@@ -55,7 +65,8 @@ impl Broker {
         match reply {
             Reply::Leased(leased) => {
                 waiter.settled();
-                Ok((position, leased))
+                let granted = position;
+                Ok((position, Leases { leased, granted }))
             }
             Reply::Waiting => {
                 let deadline = wait + self.0.limits.request_timeout;
@@ -63,7 +74,7 @@ impl Broker {
                 tokio::select! {
                     biased;
                     answer = waiter.answer() => match answer {
-                        Some(leased) => Ok((position, leased)),
+                        Some((granted, leased)) => Ok((position, Leases { leased, granted })),
                         None => Err(BrokerError::Unknown("the request was repeated elsewhere".to_owned())),
                     },
                     // Deliveries would still come, but the client had better wait where the leader is.

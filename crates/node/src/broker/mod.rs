@@ -36,7 +36,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use self::browse::{Browse, Page, Seen};
-pub use self::leasing::{LeaseOptions, SubmittedSettle};
+pub use self::leasing::{LeaseOptions, Leases, SubmittedSettle};
 pub use self::operate::{Redrive, Redriven, Undone};
 pub use self::publish::{Publication, Publish, Published, SubmittedPublishes};
 pub use self::queues::Explanation;

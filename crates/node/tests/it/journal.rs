@@ -159,8 +159,8 @@ impl Cluster {
             };
             broker.lease(Some(id), options).await
         };
-        let (_, leased) = self.ask(lease).await;
-        let token = leased[0].token;
+        let (_, leases) = self.ask(lease).await;
+        let token = leases.leased[0].token;
         let ack = |broker: Broker, id| async move {
             let verdict = Verdict::Ack;
             broker.settle(Some(id), vec![Settlement { token, verdict }]).await

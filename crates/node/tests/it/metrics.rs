@@ -47,7 +47,7 @@ async fn lease(broker: &Broker, name: &str, count_max: u32) -> Vec<quorate_node:
         lease: None,
         wait: Millis(0),
     };
-    broker.lease(None, options).await.unwrap().1
+    broker.lease(None, options).await.unwrap().1.leased
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -43,7 +43,7 @@ async fn let_die(broker: &Broker, name: &str, messages: Vec<Publication>) {
         lease: None,
         wait: Millis(0),
     };
-    let (_, leased) = broker.lease(None, options).await.unwrap();
+    let leased = broker.lease(None, options).await.unwrap().1.leased;
     let reject = |token| Settlement {
         token,
         verdict: Verdict::DeadLetter {
@@ -315,7 +315,7 @@ async fn a_transaction_settles_and_publishes_or_does_nothing() {
         lease: None,
         wait: Millis(0),
     };
-    let (_, leased) = broker.lease(None, options).await.unwrap();
+    let leased = broker.lease(None, options).await.unwrap().1.leased;
     let ack = || {
         vec![Settlement {
             token: leased[0].token,
