@@ -23,7 +23,7 @@
 //! that failed. Then the sync of a buffer whose pages were given up succeeded, and sled said that all was
 //! durable up to there.
 //!
-//! So each database is [watched](watch) through a descriptor of our own. The syncs of one file go through
+//! So each database is watched through a descriptor of our own. The syncs of one file go through
 //! it, one at a time, so that the first of them after a failure learns of it, whoever else did; and after
 //! that all fail.
 //!

@@ -351,7 +351,7 @@ impl Log {
         self.inner.shared.failure.observe(Box::new(observer));
     }
 
-    /// Whether calls that say so may block on a disk. Only those of a [simulated](crate::simulation) store never do: what
+    /// Whether calls that say so may block on a disk. Only those of a simulated store never do: what
     /// others do on a thread that may block, its callers must do where they are.
     pub fn blocks(&self) -> bool {
         matches!(self.inner.driver, Driver::Thread(_))
