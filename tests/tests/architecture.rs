@@ -30,6 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("jepsen-lite-core", &[]),
     ("jepsen-lite-mutants", &["jepsen-lite-core"]),
     ("jepsen-lite-report", &["jepsen-lite-core"]),
+    ("jepsen-lite-workload", &["jepsen-lite-core", "quorate-client"]),
     (
         "jepsen-lite-sim",
         &[

@@ -5,13 +5,25 @@
 
 /// Most bodies are small; one in this many is large.
 const LARGE_EVERY: u64 = 64;
+/// Keys with this bit have large bodies, all of them.
+const LARGE: u64 = 1 << 63;
+/// How large, in KiB: on either side of what a storage engine may treat apart.
+const LARGE_KIB: [u64; 4] = [100, 300, 700, 1_200];
+
+/// The key beside this one whose body has 100 to 1,200 KiB.
+#[must_use]
+pub fn large(key: u64) -> u64 {
+    key | LARGE
+}
 
 /// The body of a key: mostly below a kilobyte, sometimes 40 KiB, so that both
 /// one-chunk and many-chunk values are stored.
 #[must_use]
 pub fn of(key: u64) -> Vec<u8> {
     let drawn = scatter(key);
-    let len = if drawn.is_multiple_of(LARGE_EVERY) {
+    let len = if key & LARGE != 0 {
+        LARGE_KIB[(drawn % 4) as usize] * 1024
+    } else if drawn.is_multiple_of(LARGE_EVERY) {
         40 * 1024
     } else {
         drawn % 1_000
@@ -42,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_body_tells_its_key_and_nothing_else_does() {
-        for number in 1..200 {
+        for number in (1..200).chain((1..5).map(large)) {
             let body = of(number);
             assert_eq!(key(&body), Some(number));
             assert_eq!(key(&body[..body.len() - 1]), None);
