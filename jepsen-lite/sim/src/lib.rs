@@ -17,7 +17,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod machine;
 pub mod net;
+pub mod program;
 pub mod rng;
 pub mod trace;
+pub mod watch;
+pub mod world;

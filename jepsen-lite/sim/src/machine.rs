@@ -12,6 +12,8 @@
 //!
 //! Within a tick a machine runs until nothing is left to do at that moment; then its time goes on to the next.
 
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use quorate_disk_shim::simulation::{self, MONOTONIC_START, WALL_START};
@@ -27,17 +29,16 @@ pub struct Machine {
     runtime: Option<Runtime>,
     /// When the program started, on its own clocks: as tokio sees it, and as the clock showed it.
     started: Instant,
-    began: Duration,
-    /// Milliseconds of its own time since then.
-    ran_ms: u64,
+    began_ms: u64,
+    /// What its clocks have shown last.
     clock: Clock,
 }
 
-/// The clocks of a machine; they outlive its programs.
+/// The clocks of a machine; they outlive its programs. They show whole milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// What its monotonic clock has gone since the world began, in nanoseconds.
-    monotonic_ns: u64,
+    /// How far its monotonic clock has gone since the world began, in nanoseconds.
+    gone_ns: u64,
     /// How much faster it goes, in parts in a thousand.
     pub drift_per_mille: i32,
     /// How far its wall clock is from where it would be without jumps, in milliseconds.
@@ -45,42 +46,43 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that is right, `offset_ms` later than others.
+    /// A clock at the beginning of the world, whose wall clock is so many milliseconds ahead of others.
     #[must_use]
-    pub fn new(offset_ms: i64) -> Self {
+    pub fn new(wall_offset_ms: i64) -> Self {
         Self {
-            monotonic_ns: 0,
+            gone_ns: 0,
             drift_per_mille: 0,
-            wall_offset_ms: offset_ms,
+            wall_offset_ms,
         }
     }
 
     /// A tick of the world passes.
     pub fn tick(&mut self) {
-        let passed = TICK_US.cast_signed() * i64::from(1000 + self.drift_per_mille.max(-999));
-        self.monotonic_ns += passed.cast_unsigned();
+        let passed = TICK_US.cast_signed() * i64::from(1_000 + self.drift_per_mille.max(-999));
+        self.gone_ns += passed.cast_unsigned();
     }
 
-    /// What it shows.
+    /// Milliseconds of its own that have passed since the world began.
     #[must_use]
-    pub fn monotonic(&self) -> Duration {
-        MONOTONIC_START + Duration::from_nanos(self.monotonic_ns)
+    pub fn gone_ms(&self) -> u64 {
+        self.gone_ns / 1_000_000
     }
 
-    /// What its wall clock shows, since 1970.
+    /// What its wall clock shows, in milliseconds since 1970.
     #[must_use]
-    pub fn wall(&self) -> Duration {
-        let right = WALL_START + Duration::from_nanos(self.monotonic_ns);
-        let offset = Duration::from_millis(self.wall_offset_ms.unsigned_abs());
-        if self.wall_offset_ms < 0 {
-            right.saturating_sub(offset)
-        } else {
-            right + offset
-        }
+    pub fn wall_ms(&self) -> u64 {
+        self.wall_at(self.gone_ms())
     }
 
-    fn show(&self) {
-        simulation::set_clocks(self.monotonic(), self.wall());
+    fn wall_at(&self, gone_ms: u64) -> u64 {
+        let start = u64::try_from(WALL_START.as_millis()).unwrap_or(u64::MAX);
+        (start + gone_ms).saturating_add_signed(self.wall_offset_ms)
+    }
+
+    /// Has the process's clocks show the time of this machine at `gone_ms`.
+    fn show(&self, gone_ms: u64) {
+        let wall = Duration::from_millis(self.wall_at(gone_ms));
+        simulation::set_clocks(MONOTONIC_START + Duration::from_millis(gone_ms), wall);
     }
 }
 
@@ -92,7 +94,7 @@ impl Machine {
     /// If the runtime cannot be built, which takes no resources that could be missing.
     #[must_use]
     pub fn start(clock: Clock) -> Self {
-        clock.show();
+        clock.show(clock.gone_ms());
         let runtime = Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -105,8 +107,7 @@ impl Machine {
         Self {
             runtime: Some(runtime),
             started,
-            began: clock.monotonic(),
-            ran_ms: 0,
+            began_ms: clock.gone_ms(),
             clock,
         }
     }
@@ -121,36 +122,41 @@ impl Machine {
         self.runtime.as_ref().expect("there until it is dropped")
     }
 
-    /// Its clocks.
-    #[must_use]
-    pub fn clock(&self) -> Clock {
-        self.clock
-    }
-
-    /// Sets its clocks. The monotonic one must not go back.
-    pub fn set_clock(&mut self, clock: Clock) {
-        self.clock = clock;
-    }
-
-    /// Does everything that there is to do at the time of its clocks, and everything that falls due until
-    /// `clock`, and leaves the clocks there.
+    /// Does everything that there is to do, and whatever falls due, until its clocks show `clock`. If it stood
+    /// still for longer than a tick, its clocks go on before anything is done, as after a pause.
     pub fn run(&mut self, clock: Clock) {
-        self.clock.show();
+        self.run_with(clock, pin!(std::future::pending::<()>()));
+    }
+
+    /// The same, beside the main task of the program: Some = that is done, with what came of it.
+    pub fn run_with<T>(&mut self, clock: Clock, mut main: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        let (before_ms, until_ms) = (self.clock.gone_ms(), clock.gone_ms());
+        let tick_ms = TICK_US / 1_000;
+        let from_ms = before_ms.max(until_ms.saturating_sub(2 * tick_ms));
+        clock.show(from_ms);
         self.clock = clock;
-        let since_start = clock.monotonic().saturating_sub(self.began);
-        let target_ms = u64::try_from(since_start.as_millis()).unwrap_or(u64::MAX);
-        if target_ms > self.ran_ms {
-            self.ran_ms = target_ms;
-            let until = self.started + Duration::from_millis(target_ms);
-            self.runtime()
-                .block_on(async { tokio::time::sleep_until(until).await });
+        if until_ms <= before_ms {
+            return None;
         }
+        let until = self.started + Duration::from_millis(until_ms - self.began_ms);
+        let missed = Duration::from_millis(from_ms - before_ms);
+        self.runtime().block_on(async {
+            if !missed.is_zero() {
+                tokio::time::advance(missed).await;
+            }
+            let mut over = pin!(tokio::time::sleep_until(until));
+            std::future::poll_fn(|context| match main.as_mut().poll(context) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => over.as_mut().poll(context).map(|()| None),
+            })
+            .await
+        })
     }
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        self.clock.show();
+        self.clock.show(self.clock.gone_ms());
         if let Some(runtime) = self.runtime.take() {
             // There is no blocking thread to wait for, and this may be called from another machine's task.
             runtime.shutdown_background();

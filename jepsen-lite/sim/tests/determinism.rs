@@ -93,6 +93,7 @@ fn toy_world(seed: u64) -> String {
     machine.runtime().spawn(draw(trace.clone()));
     machines.insert(clients, machine);
 
+    let mut clocks: BTreeMap<Host, Clock> = BTreeMap::new();
     let mut cut = None;
     for tick in 0..5_000_u64 {
         network.deliver(tick * TICK_US);
@@ -113,7 +114,7 @@ fn toy_world(seed: u64) -> String {
                 machines.remove(&Host(2));
             }
             3_500 => {
-                let machine = Machine::start(Clock::new(0));
+                let machine = Machine::start(clocks[&Host(2)]);
                 machine.runtime().spawn(serve(network.clone(), Host(2)));
                 machines.insert(Host(2), machine);
             }
@@ -123,9 +124,9 @@ fn toy_world(seed: u64) -> String {
         rng.shuffle(&mut order);
         for host in order {
             let machine = machines.get_mut(&host).expect("listed above");
-            let mut clock = machine.clock();
+            let clock = clocks.entry(host).or_insert_with(|| Clock::new(0));
             clock.tick();
-            machine.run(clock);
+            machine.run(*clock);
         }
     }
     let answers = *answers.lock();

@@ -1,0 +1,324 @@
+//! What is checked while a run is under way: that replicas do not differ, and that the protocol is obeyed.
+//!
+//! | invariant | here |
+//! | --- | --- |
+//! | I10 convergence | whatever a node applies at an index is what every other node applied there: one term, one state hash; a snapshot holds the state of its index |
+//! | I14 cluster time | the time of an entry is not before that of the entry before it |
+//! | I19 raft | a node's term, commit and applied index never go back within a life; a term and a node make one leadership; what is committed is, byte for byte, on the disks of a majority |
+//!
+//! A violation is written down with its time; the first ones are kept. The clients' side of the story is told by
+//! the checkers of `jepsen-lite-core`, when the run is over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jepsen_lite_core::verdict::Witness;
+use parking_lot::Mutex;
+use quorate_node::audit::{Audit, AuditSink, Record};
+use quorate_raft::{Role, Status};
+
+use crate::trace::Trace;
+use crate::world::Place;
+
+/// Violations that are kept, of each invariant.
+const KEPT: usize = 10;
+/// Between two looks at the nodes, in ticks.
+const LOOK_TICKS: u64 = 20;
+/// Between two looks at the disks, in ticks: they cost a walk over the logs.
+const DISKS_TICKS: u64 = 2_000;
+
+/// Watches a run.
+pub struct Watch {
+    shared: Arc<Mutex<Shared>>,
+    /// What each place said last, and in which life.
+    said: BTreeMap<usize, (u64, Status)>,
+    /// Which node led in which term.
+    leaders: BTreeMap<(u64, u64), u64>,
+    /// Programs that ended by themselves.
+    ends: Vec<(usize, u64, String)>,
+    leading: Option<(u64, usize)>,
+    leader_changes: u64,
+}
+
+struct Shared {
+    trace: Trace,
+    tick: u64,
+    /// For each index: the term, the hash, and who applied it first.
+    applied: BTreeMap<u64, (u64, String, usize)>,
+    /// The audit log of each place, in lines of JSON.
+    audit: BTreeMap<usize, Vec<String>>,
+    entries: u64,
+    installs: u64,
+    disks_checked: u64,
+    violations: BTreeMap<&'static str, (u64, Vec<Witness>)>,
+}
+
+/// Takes the audit records of one place.
+struct Sink {
+    place: usize,
+    shared: Arc<Mutex<Shared>>,
+    last: Mutex<Option<(u64, u64)>>,
+}
+
+impl Watch {
+    /// Of a run that is about to begin.
+    #[must_use]
+    pub fn new(trace: Trace) -> Self {
+        Self {
+            shared: Arc::new(Mutex::new(Shared {
+                trace,
+                tick: 0,
+                applied: BTreeMap::new(),
+                audit: BTreeMap::new(),
+                entries: 0,
+                installs: 0,
+                disks_checked: 0,
+                violations: BTreeMap::new(),
+            })),
+            said: BTreeMap::new(),
+            leaders: BTreeMap::new(),
+            ends: Vec::new(),
+            leading: None,
+            leader_changes: 0,
+        }
+    }
+
+    /// Where a program of this place has its audit log.
+    #[must_use]
+    pub fn audit(&self, place: usize) -> Audit {
+        Audit::to(Arc::new(Sink {
+            place,
+            shared: Arc::clone(&self.shared),
+            last: Mutex::default(),
+        }))
+    }
+
+    /// The audit logs, by place, in lines of JSON.
+    #[must_use]
+    pub fn audit_lines(&self) -> BTreeMap<usize, Vec<String>> {
+        self.shared.lock().audit.clone()
+    }
+
+    /// Programs that ended by themselves: place, tick, and why.
+    #[must_use]
+    pub fn ends(&self) -> &[(usize, u64, String)] {
+        &self.ends
+    }
+
+    /// Entries applied, snapshots installed, changes of the leader, disks compared.
+    #[must_use]
+    pub fn seen(&self) -> [u64; 4] {
+        let shared = self.shared.lock();
+        [
+            shared.entries,
+            shared.installs,
+            self.leader_changes,
+            shared.disks_checked,
+        ]
+    }
+
+    /// What was violated: invariant, how often, and the first witnesses.
+    #[must_use]
+    pub fn violations(&self) -> Vec<(&'static str, u64, Vec<Witness>)> {
+        let shared = self.shared.lock();
+        let violations = shared.violations.iter();
+        violations
+            .map(|(invariant, (count, witnesses))| (*invariant, *count, witnesses.clone()))
+            .collect()
+    }
+
+    pub(crate) fn ended(&mut self, place: usize, tick: u64, why: &str) {
+        self.ends.push((place, tick, why.to_owned()));
+    }
+
+    /// Looks at the nodes, every now and then.
+    pub(crate) fn look(&mut self, tick: u64, places: &[Place]) {
+        self.shared.lock().tick = tick;
+        if tick % LOOK_TICKS != 0 {
+            return;
+        }
+        for (number, place) in places.iter().enumerate() {
+            let broker = place.program().and_then(crate::program::Program::broker);
+            let Some(broker) = broker else { continue };
+            if place.paused {
+                continue;
+            }
+            self.look_at(number, place.lives, broker.status());
+        }
+        if tick % DISKS_TICKS == 0 {
+            self.look_at_disks(places);
+        }
+    }
+
+    fn look_at(&mut self, number: usize, life: u64, now: Status) {
+        let mut shared = self.shared.lock();
+        if let Some((before_life, before)) = self.said.get(&number)
+            && *before_life == life
+            && before.node_id == now.node_id
+        {
+            for (what, before, now) in [
+                ("term", before.term, now.term),
+                ("commit", before.committed_index, now.committed_index),
+                ("apply", before.applied_index, now.applied_index),
+            ] {
+                if now < before {
+                    shared.violated(
+                        "I19",
+                        format!("n{}: {what} went back from {before} to {now}", number + 1),
+                    );
+                }
+            }
+        }
+        if now.role == Role::Leader {
+            let leader = (now.term, now.node_id.0);
+            if self
+                .leaders
+                .insert(leader, life)
+                .is_some_and(|led_in| led_in != life)
+            {
+                shared.violated(
+                    "I19",
+                    format!("n{}: leads in term {} in two lives", number + 1, now.term),
+                );
+            }
+            if self.leading.is_none_or(|(term, _)| now.term > term) {
+                let changed = self.leading.is_some_and(|(_, place)| place != number);
+                self.leader_changes += u64::from(changed);
+                self.leading = Some((now.term, number));
+                let at_us = shared.tick * crate::machine::TICK_US;
+                shared
+                    .trace
+                    .note(at_us, "leader", &[number as u64, now.term], &[]);
+            }
+        }
+        self.said.insert(number, (life, now));
+    }
+
+    /// What the leader knows to be committed is on the disks of a majority of its voters, the same on all of
+    /// them that have it.
+    fn look_at_disks(&mut self, places: &[Place]) {
+        let Some((_, leader)) = self.leading else { return };
+        let Some((life, status)) = self.said.get(&leader) else {
+            return;
+        };
+        if places[leader].lives != *life || status.role != Role::Leader {
+            return;
+        }
+        let committed = status.committed_index;
+        let voters: Vec<u64> = status
+            .members
+            .iter()
+            .filter(|member| member.voter)
+            .map(|member| member.node_id.0)
+            .collect();
+        let mut holders = 0;
+        let mut bytes = None;
+        let mut shared = self.shared.lock();
+        for place in places {
+            let Some(id) = place.disk.node_id().filter(|id| voters.contains(id)) else {
+                continue;
+            };
+            let Ok(log) = place.disk.durable_log() else {
+                continue;
+            };
+            let purged = log.purged.as_ref().map_or(0, |(index, _)| *index);
+            let found = log
+                .entries
+                .binary_search_by_key(&committed, |record| record.index);
+            if let Ok(position) = found {
+                let found = &log.entries[position].bytes;
+                // A follower's old tail may still be there, so only the leader's entry counts.
+                let of_leader = id == status.node_id.0;
+                if of_leader {
+                    bytes = Some(found.clone());
+                }
+                holders += u64::from(bytes.as_ref().is_none_or(|bytes| bytes == found));
+            } else {
+                holders += u64::from(purged >= committed);
+            }
+        }
+        shared.disks_checked += 1;
+        if holders * 2 <= voters.len() as u64 && committed > 0 {
+            shared.violated(
+                "I19",
+                format!(
+                    "entry {committed} is committed, and on {holders} of {} disks",
+                    voters.len()
+                ),
+            );
+        }
+    }
+}
+
+impl Shared {
+    fn violated(&mut self, invariant: &'static str, evidence: String) {
+        let (count, witnesses) = self.violations.entry(invariant).or_default();
+        *count += 1;
+        if witnesses.len() < KEPT {
+            witnesses.push(Witness {
+                evidence,
+                message: None,
+                at_ms: Some(self.tick),
+            });
+        }
+    }
+
+    /// A state at an index, by whoever has it.
+    fn state(&mut self, place: usize, index: u64, term: u64, hash: &str) {
+        let (first_term, first_hash, who) = self
+            .applied
+            .entry(index)
+            .or_insert_with(|| (term, hash.to_owned(), place))
+            .clone();
+        if (first_term, first_hash.as_str()) != (term, hash) {
+            self.violated(
+                "I10",
+                format!(
+                    "at index {index}, n{} has term {first_term} and state {first_hash}, n{} has term {term} and state {hash}",
+                    who + 1,
+                    place + 1
+                ),
+            );
+        }
+    }
+}
+
+impl AuditSink for Sink {
+    fn record(&self, record: &Record) {
+        let mut shared = self.shared.lock();
+        let mut last = self.last.lock();
+        match record {
+            Record::Opened(_) => *last = None,
+            Record::Restored(restored) => {
+                shared.installs += u64::from(last.is_some());
+                shared.state(self.place, restored.index, restored.term, &restored.hash);
+                *last = Some((restored.index, restored.at_ms));
+            }
+            Record::Entry(entry) => {
+                if let Some((index, at_ms)) = *last {
+                    if entry.index != index + 1 {
+                        let evidence = format!("n{}: applied {} after {index}", self.place + 1, entry.index);
+                        shared.violated("I10", evidence);
+                    }
+                    if entry.at_ms < at_ms {
+                        let evidence = format!(
+                            "n{}: cluster time went back from {at_ms} to {} at index {}",
+                            self.place + 1,
+                            entry.at_ms,
+                            entry.index
+                        );
+                        shared.violated("I14", evidence);
+                    }
+                }
+                *last = Some((entry.index, entry.at_ms));
+                shared.entries += 1;
+                shared.state(self.place, entry.index, entry.term, &entry.hash);
+                let at_us = shared.tick * crate::machine::TICK_US;
+                let numbers = [self.place as u64, entry.index, entry.term, entry.at_ms];
+                shared.trace.note(at_us, "apply", &numbers, entry.hash.as_bytes());
+            }
+        }
+        let line = serde_json::to_string(record).expect("a record is plain data");
+        shared.audit.entry(self.place).or_default().push(line);
+    }
+}
