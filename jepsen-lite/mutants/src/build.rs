@@ -1,13 +1,14 @@
 //! The programs with the mutants compiled in, made by cargo in a target directory of
 //! their own, so that none is taken for a program that is to be used.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::table::Layer;
+use crate::table::{LOGS, Layer, POWER_CUTS};
 use crate::trial::Programs;
 
 /// Builds what these layers need. `repository` has the workspace.
@@ -17,23 +18,34 @@ use crate::trial::Programs;
 /// If cargo fails, or does not make what was asked for.
 pub fn programs(repository: &Path, layers: &[Layer]) -> Result<Programs> {
     let needs = |layer| layers.contains(&layer);
-    let properties = [
-        "test",
-        "--no-run",
-        "--package=quorate-core",
-        "--test=properties",
-        "--features=mutants",
-    ];
-    let package = |package: &'static str| ["build", "--features=mutants", package];
-    let simulates = needs(Layer::Simulation) || needs(Layer::Processes);
     let build = |arguments: &[&str], name: &str| executable(repository, arguments, name);
+    let mut tests = BTreeMap::new();
+    if needs(Layer::Tests) {
+        for (what, package, program) in [
+            (LOGS, "quorate-core", "properties"),
+            (POWER_CUTS, "quorate-storage", "power_loss"),
+        ] {
+            let arguments = [
+                "test",
+                "--no-run",
+                "--features=mutants",
+                "-p",
+                package,
+                "--test",
+                program,
+            ];
+            tests.insert(what, build(&arguments, program)?);
+        }
+    }
+    let package = |package: &'static str| ["build", "--features=mutants", "-p", package];
+    let runs = needs(Layer::Simulation) || needs(Layer::Processes);
     Ok(Programs {
-        properties: build(&properties, "properties")?,
-        jepsen_lite: simulates
-            .then(|| build(&package("--package=jepsen-lite"), "jepsen-lite"))
+        tests,
+        jepsen_lite: runs
+            .then(|| build(&package("jepsen-lite"), "jepsen-lite"))
             .transpose()?,
         server: needs(Layer::Processes)
-            .then(|| build(&package("--package=quorate-server"), "quorate"))
+            .then(|| build(&package("quorate-server"), "quorate"))
             .transpose()?,
     })
 }

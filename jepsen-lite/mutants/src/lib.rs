@@ -8,8 +8,8 @@
 //! it, which must find nothing. A mutant that survives its budget fails the suite,
 //! and so does one that is noticed only because a node crashed.
 //!
-//! What it leaves out: how a run is done. A run is another process: the properties
-//! of the core (layer 0), `jepsen-lite sim` (a) or `jepsen-lite run` (b).
+//! What it leaves out: how a run is done. A run is another process: a test
+//! program of a crate (layer 0), `jepsen-lite sim` (a) or `jepsen-lite run` (b).
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ use crate::table::{Layer, MUTANTS, Mutant, NOT_HERE};
 pub struct Options {
     /// Only these; all if none is named.
     pub names: Vec<String>,
-    /// Only where these layers look: 0 properties, a simulation, b processes. All of
+    /// Only where these layers look: 0 tests of single crates, a simulation, b processes. All of
     /// them unless given.
     #[arg(long, value_delimiter = ',', value_parser = layer)]
     pub layers: Vec<Layer>,
@@ -44,7 +44,7 @@ pub struct Options {
 }
 
 fn layer(letter: &str) -> Result<Layer, String> {
-    let layers = [Layer::Properties, Layer::Simulation, Layer::Processes];
+    let layers = [Layer::Tests, Layer::Simulation, Layer::Processes];
     let found = layers.into_iter().find(|layer| layer.letter() == letter);
     found.ok_or_else(|| "0, a or b".to_owned())
 }

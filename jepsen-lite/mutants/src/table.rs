@@ -23,7 +23,7 @@ pub struct Mutant {
 pub struct Hunt {
     /// Where.
     pub layer: Layer,
-    /// The schedule, by name; empty = whatever the seed draws.
+    /// The schedule by name; empty = whatever the seed draws. In layer 0, the program.
     pub scenario: &'static str,
     /// It must be found within so many seeds …
     pub seeds: u64,
@@ -34,8 +34,9 @@ pub struct Hunt {
 /// What runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
-    /// Random logs through the state machine: the properties of `quorate-core`.
-    Properties,
+    /// One crate by itself, in its own test program: random logs through the state
+    /// machine, power cuts of a store.
+    Tests,
     /// A cluster in one thread: `jepsen-lite sim`.
     Simulation,
     /// Real processes: `jepsen-lite run`.
@@ -47,20 +48,29 @@ impl Layer {
     #[must_use]
     pub fn letter(self) -> &'static str {
         match self {
-            Self::Properties => "0",
+            Self::Tests => "0",
             Self::Simulation => "a",
             Self::Processes => "b",
         }
     }
 }
 
-/// Ten rounds of random logs, each a minute at most.
-const PROPERTIES: Hunt = Hunt {
-    layer: Layer::Properties,
-    scenario: "",
-    seeds: 3,
-    seconds: 180,
-};
+/// Random logs through the state machine; a minute at most.
+pub const LOGS: &str = "random-logs";
+/// A store that loses power, and whose disk fails; half a minute at most.
+pub const POWER_CUTS: &str = "power-cuts";
+
+const PROPERTIES: Hunt = tests(LOGS);
+const STORE: Hunt = tests(POWER_CUTS);
+
+const fn tests(scenario: &'static str) -> Hunt {
+    Hunt {
+        layer: Layer::Tests,
+        scenario,
+        seeds: 3,
+        seconds: 240,
+    }
+}
 
 const fn simulation(scenario: &'static str, seeds: u64, seconds: u64) -> Hunt {
     Hunt {
@@ -88,6 +98,7 @@ pub const MUTANTS: &[Mutant] = &[
         does: "says of a write that it is durable without a flush",
         breaks: &["I1", "I10", "I19"],
         hunts: &[
+            STORE,
             simulation("power-loss-all", 30, 60),
             processes("power-loss-all", 3, 180),
         ],
@@ -96,25 +107,29 @@ pub const MUTANTS: &[Mutant] = &[
         name: "flush-without-fsync",
         does: "flushes as sled does by itself, to the page cache",
         breaks: &["I1", "I10"],
-        hunts: &[processes("power-loss-all", 3, 180)],
+        hunts: &[STORE, processes("power-loss-all", 3, 180)],
     },
     Mutant {
         name: "ignore-sync-errors",
         does: "goes on after a sync that failed, and calls it durable",
         breaks: &["I1", "I10", "I19", "I21"],
-        hunts: &[simulation("eio-fsync", 60, 120), processes("eio-fsync", 3, 180)],
+        hunts: &[
+            STORE,
+            simulation("eio-fsync", 60, 120),
+            processes("eio-fsync", 3, 180),
+        ],
     },
     Mutant {
         name: "callbacks-out-of-order",
         does: "tells of the newest append of a group before it is flushed",
         breaks: &["I1", "I10", "I19"],
-        hunts: &[simulation("power-loss-all", 300, 180)],
+        hunts: &[STORE, simulation("power-loss-all", 300, 180)],
     },
     Mutant {
         name: "vote-not-durable",
         does: "answers a vote before it is on disk",
         breaks: &["I1", "I10", "I19"],
-        hunts: &[simulation("restart-inside-election-timeout", 300, 240)],
+        hunts: &[STORE, simulation("restart-inside-election-timeout", 300, 240)],
     },
     Mutant {
         name: "checksum-not-verified",

@@ -3,21 +3,21 @@
 //! A process for each run, because a mutant is chosen for a whole process, and so
 //! that one that brings the process down is an answer like any other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result};
 use jepsen_lite_core::verdict::{Results, Verdict};
 
-use crate::table::{Hunt, Layer};
+use crate::table::{Hunt, Layer, POWER_CUTS};
 
 /// Programs with the mutants compiled in.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// The properties of the core, as a test program.
-    pub properties: PathBuf,
-    /// `jepsen-lite` itself; None if only properties are run.
+    /// Test programs by what they do: [`LOGS`], [`POWER_CUTS`].
+    pub tests: BTreeMap<&'static str, PathBuf>,
+    /// `jepsen-lite` itself; None if only tests are run.
     pub jepsen_lite: Option<PathBuf>,
     /// The server, for processes.
     pub server: Option<PathBuf>,
@@ -33,7 +33,7 @@ pub struct Found {
 }
 
 /// Random logs in one run of the properties: about ten seconds in a debug build.
-const LOGS: u64 = 100;
+const LOGS_PER_SEED: u64 = 100;
 
 impl Programs {
     /// Runs one seed of a hunt.
@@ -43,7 +43,7 @@ impl Programs {
     /// If the program cannot be started, or there is none for this layer.
     pub fn run(&self, hunt: &Hunt, seed: u64, mutant: Option<&str>) -> Result<Found> {
         let mut command = match hunt.layer {
-            Layer::Properties => self.properties(seed),
+            Layer::Tests => self.test(hunt, seed)?,
             Layer::Simulation => self.simulation(hunt, seed)?,
             Layer::Processes => self.processes(hunt, seed)?,
         };
@@ -51,25 +51,34 @@ impl Programs {
             Some(name) => command.env("QUORATE_MUTANT", name),
             None => command.env_remove("QUORATE_MUTANT"),
         };
+        // A program that finds a fault keeps what shows it. Here that is not wanted.
+        let folder = tempfile::tempdir().context("make a temporary folder")?;
         let output = command
+            .env("TMPDIR", folder.path())
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("start {}", command.get_program().to_string_lossy()))?;
         Ok(match hunt.layer {
-            Layer::Properties => read_properties(&output),
+            Layer::Tests => read_test(&output),
             Layer::Simulation | Layer::Processes => read_results(&output),
         })
     }
 
-    fn properties(&self, seed: u64) -> Command {
-        let mut command = Command::new(&self.properties);
+    fn test(&self, hunt: &Hunt, seed: u64) -> Result<Command> {
+        let program = self.tests.get(hunt.scenario);
+        let program = program.with_context(|| format!("no test {} was built", hunt.scenario))?;
+        let mut command = Command::new(program);
         command
-            .env("PROPTEST_CASES", LOGS.to_string())
+            .env("PROPTEST_CASES", LOGS_PER_SEED.to_string())
             .env("PROPTEST_RNG_SEED", seed.to_string())
             .env("PROPTEST_MAX_SHRINK_ITERS", "0")
             .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1")
+            .env("QUORATE_POWER_LOSS_SEED", seed.to_string())
             .env("RUST_BACKTRACE", "0");
-        command
+        if hunt.scenario == POWER_CUTS {
+            command.arg("everything_acknowledged_survives");
+        }
+        Ok(command)
     }
 
     fn simulation(&self, hunt: &Hunt, seed: u64) -> Result<Command> {
@@ -109,8 +118,8 @@ impl Programs {
     }
 }
 
-/// A property that fails says first which invariant it is about.
-fn read_properties(output: &Output) -> Found {
+/// A test that fails says first which invariant it is about.
+fn read_test(output: &Output) -> Found {
     let text = [&output.stdout[..], &output.stderr[..]]
         .map(String::from_utf8_lossy)
         .concat();

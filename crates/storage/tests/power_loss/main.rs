@@ -554,7 +554,7 @@ fn everything_acknowledged_survives() {
     tally.print("with the hook", start.elapsed());
     assert!(
         tally.broken.is_empty(),
-        "{}\nrerun: {}",
+        "I1: {}\nrerun: {}",
         tally.broken.join("\n"),
         rerun(seed, cuts)
     );
