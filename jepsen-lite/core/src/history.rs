@@ -14,7 +14,7 @@
 //! On disk a history is one [`Record`] a line, in the order in which operations were over.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -332,6 +332,26 @@ pub enum Act {
     Operate(String),
 }
 
+/// A holder of a lock writes into a register outside of the broker.
+///
+/// The register takes a write only if it has seen no higher fence, so that one whose lock has passed to another
+/// is turned away. The holder has read the register under the same fence, and writes one more than it read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Write {
+    /// Who wrote.
+    pub process: u32,
+    /// When, in one moment.
+    #[serde(with = "nanos")]
+    pub at: Duration,
+    /// The fence of the lock that it holds, as it believes.
+    pub fence: u64,
+    /// What it had read.
+    pub read: u64,
+    /// Whether the register took it.
+    pub taken: bool,
+}
+
 /// A process was killed with all that it had under way and in hand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -376,6 +396,8 @@ pub struct History {
     pub reads: Vec<Read>,
     /// In the order of the answers.
     pub operations: Vec<Operation>,
+    /// In the order in which the register saw them.
+    pub writes: Vec<Write>,
     /// In the order of their times.
     pub kills: Vec<Kill>,
     /// In the order of their times.
@@ -393,6 +415,7 @@ pub enum Record {
     Receive(Receive),
     Read(Read),
     Operation(Operation),
+    Write(Write),
     Kill(Kill),
     Mark(Mark),
 }
@@ -499,6 +522,7 @@ impl Record {
             Self::Receive(receive) => receive.answered,
             Self::Read(read) => read.answered,
             Self::Operation(operation) => operation.answered,
+            Self::Write(write) => write.at,
             Self::Kill(kill) => kill.at,
             Self::Mark(mark) => mark.at,
         }
@@ -515,6 +539,7 @@ impl History {
             Record::Receive(receive) => self.receives.push(receive),
             Record::Read(read) => self.reads.push(read),
             Record::Operation(operation) => self.operations.push(operation),
+            Record::Write(write) => self.writes.push(write),
             Record::Kill(kill) => self.kills.push(kill),
             Record::Mark(mark) => self.marks.push(mark),
         }
@@ -530,6 +555,7 @@ impl History {
         records.extend(self.receives.iter().cloned().map(Record::Receive));
         records.extend(self.reads.iter().cloned().map(Record::Read));
         records.extend(self.operations.iter().cloned().map(Record::Operation));
+        records.extend(self.writes.iter().copied().map(Record::Write));
         records.extend(self.kills.iter().copied().map(Record::Kill));
         records.extend(self.marks.iter().cloned().map(Record::Mark));
         records.sort_by_key(Record::at);
@@ -541,7 +567,7 @@ impl History {
     /// # Errors
     ///
     /// When it cannot be written.
-    pub fn write(&self, to: &mut impl Write) -> Result<()> {
+    pub fn write(&self, to: &mut impl std::io::Write) -> Result<()> {
         for record in self.records() {
             serde_json::to_writer(&mut *to, &record).context("write a record")?;
             to.write_all(b"\n").context("write a record")?;
@@ -734,6 +760,12 @@ mod tests {
             act: Act::Declare(Settings::default()),
             ..Operation::default()
         }));
+        history.push(Record::Write(Write {
+            at: at(9),
+            fence: 5,
+            taken: true,
+            ..Write::default()
+        }));
         history.push(Record::Kill(Kill {
             process: 4,
             at: at(10),
@@ -746,7 +778,7 @@ mod tests {
 
         let mut lines = Vec::new();
         history.write(&mut lines)?;
-        assert_eq!(lines.iter().filter(|&&byte| byte == b'\n').count(), 11);
+        assert_eq!(lines.iter().filter(|&&byte| byte == b'\n').count(), 12);
         assert_eq!(History::read(&lines[..])?, history);
 
         let torn = &lines[..lines.len() - 5];

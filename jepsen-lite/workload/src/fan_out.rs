@@ -18,7 +18,6 @@ use crate::crew::{Post, Side};
 use crate::letter::Letter;
 use crate::mix::Mix;
 use crate::native::Native;
-use crate::operator::Operator;
 use crate::participant::{Pace, Participant, published};
 use crate::queue::Queue;
 use crate::workload::Workload;
@@ -94,8 +93,9 @@ impl Workload for FanOut {
         self.behind.iter().flat_map(Workload::queues).collect()
     }
 
-    fn prepare<'a>(&'a self, operator: &'a Operator) -> BoxFuture<'a, Result<()>> {
+    fn prepare<'a>(&'a self, caretaker: &'a Participant) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
+            let operator = caretaker.operator();
             let declared = operator.declare_exchange(EXCHANGE, ExchangeKind::Topic).await;
             declared.context("declare the exchange")?;
             for (queue, pattern) in BEHIND {

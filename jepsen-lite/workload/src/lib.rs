@@ -21,6 +21,7 @@
 //! | [`nemesis`] | carries out a schedule of faults |
 //! | [`watch`] | what nodes say of themselves |
 //! | [`trial`] | the whole course of a run |
+//! | [`scenarios`] | the schedules that have a name |
 //! | [`generate`] | a schedule out of a seed |
 
 #![forbid(unsafe_code)]
@@ -44,6 +45,7 @@ pub mod groups;
 pub mod letter;
 pub mod load;
 pub mod mix;
+pub mod mutex;
 pub mod native;
 pub mod nemesis;
 pub mod operator;
@@ -52,6 +54,7 @@ pub mod participant;
 pub mod protocol;
 pub mod queue;
 pub mod recorder;
+pub mod scenarios;
 mod signal;
 pub mod stats;
 pub mod trial;
@@ -59,7 +62,7 @@ pub mod watch;
 pub mod workload;
 
 /// The names of all workloads.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 11] = [
     "queue",
     "fifo",
     "groups",
@@ -68,6 +71,7 @@ pub const NAMES: [&str; 10] = [
     "dead-letter",
     "delay",
     "stats",
+    "mutex",
     "bulk",
     "fan-out",
 ];
@@ -87,6 +91,7 @@ pub fn by_name(name: &str, parameters: &BTreeMap<String, u64>) -> Result<Arc<dyn
         "dead-letter" => Arc::new(dead_letter::DeadLetter::with_parameters(parameters)?),
         "delay" => Arc::new(delay::Delay::with_parameters(parameters)?),
         "stats" => Arc::new(stats::Stats::with_parameters(parameters)?),
+        "mutex" => Arc::new(mutex::Mutex::with_parameters(parameters)?),
         "bulk" => Arc::new(bulk::with_parameters(parameters)?),
         "fan-out" => Arc::new(fan_out::FanOut::with_parameters(parameters)?),
         _ => bail!("there is no workload {name}; there are {}", NAMES.join(", ")),

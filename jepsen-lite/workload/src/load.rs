@@ -74,7 +74,7 @@ impl Load {
             declared.with_context(|| format!("declare {queue}"))?;
         }
         workload
-            .prepare(&operator)
+            .prepare(&caretaker)
             .await
             .context("prepare the workload")?;
         recorder.mark("load", "", None);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jepsen_lite_core::history::{Delivery, History, Kill, Mark, Progress, Read, Record, View};
+use jepsen_lite_core::history::{Delivery, History, Kill, Mark, Progress, Read, Record, View, Write};
 use tokio::time::Instant;
 
 /// Writes a history; clones write the same one.
@@ -99,6 +99,12 @@ impl Recorder {
         }));
     }
 
+    /// Adds a write into a register outside of the broker, at this moment.
+    pub fn write(&self, write: Write) {
+        let at = self.now();
+        self.push(Record::Write(Write { at, ..write }));
+    }
+
     /// Notes that a process was killed.
     pub fn killed(&self, process: u32) {
         let at = self.now();
@@ -118,20 +124,20 @@ impl Recorder {
     /// How much has happened so far.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        self.write(|history| history.progress())
+        self.change(|history| history.progress())
     }
 
     /// A copy of what is written so far.
     #[must_use]
     pub fn history(&self) -> History {
-        self.write(|history| history.clone())
+        self.change(|history| history.clone())
     }
 
     fn push(&self, record: Record) {
-        self.write(|history| history.push(record));
+        self.change(|history| history.push(record));
     }
 
-    fn write<T>(&self, change: impl FnOnce(&mut History) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut History) -> T) -> T {
         change(&mut self.history.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

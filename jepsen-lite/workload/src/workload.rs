@@ -7,7 +7,6 @@ use futures_util::future::BoxFuture;
 use jepsen_lite_core::view::Settings;
 
 use crate::crew::Post;
-use crate::operator::Operator;
 use crate::participant::Participant;
 
 /// What clients do to a cluster during a run. [`Load`](crate::load::Load) brings it to life.
@@ -23,8 +22,8 @@ pub trait Workload: fmt::Debug + Send + Sync + 'static {
     fn work(&self, participant: Participant) -> BoxFuture<'static, ()>;
 
     /// What has to be there besides the queues.
-    fn prepare<'a>(&'a self, operator: &'a Operator) -> BoxFuture<'a, Result<()>> {
-        let _ = operator;
+    fn prepare<'a>(&'a self, caretaker: &'a Participant) -> BoxFuture<'a, Result<()>> {
+        let _ = caretaker;
         Box::pin(async { Ok(()) })
     }
 

@@ -24,12 +24,14 @@ mod held;
 mod life;
 mod limit;
 mod once;
+mod register;
 
 pub use exclusive::{a_group_has_one_lease, activity_passes_on, groups_are_in_order, one_consumer_is_active};
 pub use held::nothing_is_forgotten;
 pub use life::traces_are_lives;
 pub use limit::{Turned, never_above, refusals_are_typed};
 pub use once::each_exactly_once;
+pub use register::a_fence_guards_a_register;
 
 /// What the broker said at the end, after the drain.
 #[derive(Clone, Debug, Default)]
@@ -88,6 +90,7 @@ pub fn check(history: &History, ends: &Ends) -> Vec<Violation> {
         a_group_has_one_lease(history),
         publishers_are_in_order(history),
         counts_add_up(history, ends),
+        a_fence_guards_a_register(history),
     ]
     .concat()
 }
