@@ -14,6 +14,7 @@ use crate::broker::{Broker, Position};
 
 /// What a session's connection is to be told.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // almost all are deliveries
 pub enum Event {
     /// A lease for one of its consumers.
     Deliver {
