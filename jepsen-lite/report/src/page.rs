@@ -150,8 +150,9 @@ fn run_in_time(html: &mut String, run: &Run, time: Time, scatter: &str) {
          <p>Time runs from left to right, and is the same in all of it. Grey bands are faults; their numbers are \
          those of the list above. A dashed line is a change of the leader.</p>\n\
          <div class=\"time\"><div class=\"behind\">{}<div class=\"cursor\" hidden><output></output></div></div>\n\
-         <div class=\"row\"><span class=\"label\">faults</span>{}</div>{axis}",
+         {}<div class=\"row\"><span class=\"label\">faults</span>{}</div>{axis}",
         bands::across(&run.effects, &changes, time),
+        phases(run, time),
         bands::numbers(&run.effects, time),
     );
     heading(
@@ -237,6 +238,30 @@ fn run_in_time(html: &mut String, run: &Run, time: Time, scatter: &str) {
         html,
         "<div id=\"publishes\">{scatter}</div>{axis}</div></section>"
     );
+}
+
+/// What the harness was about, as a row of its own.
+fn phases(run: &Run, time: Time) -> String {
+    if run.phases.is_empty() {
+        return String::new();
+    }
+    let mut html =
+        String::from("<div class=\"row\"><span class=\"label\">phase</span><div class=\"plot phases\">");
+    for (place, phase) in run.phases.iter().enumerate() {
+        let until_ms = run
+            .phases
+            .get(place + 1)
+            .map_or(time.until_ms(), |next| next.from_ms);
+        let (from, until) = (time.percent(phase.from_ms), time.percent(until_ms));
+        let _ = write!(
+            html,
+            "<span class=\"phase\" style=\"left:{from:.2}%;width:{:.2}%\" title=\"{name}\">{name}</span>",
+            (until - from).max(0.0),
+            name = Text(&phase.name),
+        );
+    }
+    html.push_str("</div></div>");
+    html
 }
 
 /// The name of a group of lanes or of a plot, and what its colours and shapes mean.

@@ -25,6 +25,17 @@ pub struct Run {
     pub lives: BTreeMap<String, Vec<Moment>>,
     /// What nodes said of themselves, in any order.
     pub statuses: Vec<Status>,
+    /// What the harness was about, by time.
+    pub phases: Vec<Phase>,
+}
+
+/// What the harness was about, until the next phase.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Phase {
+    /// In a few words: `load`, `faults are undone`.
+    pub name: String,
+    /// Since when, in milliseconds since the load began.
+    pub from_ms: f64,
 }
 
 /// One request of a client, and its answer.

@@ -4,7 +4,7 @@ use jepsen_lite_core::cluster::{Done, Effect};
 use jepsen_lite_core::schedule::{Evidence, Fault, Schedule, Workload};
 use jepsen_lite_core::verdict::{Finding, Results, Verdict, Witness};
 
-use crate::run::{Act, Answer, Call, Moment, Role, Run, Status};
+use crate::run::{Act, Answer, Call, Moment, Phase, Role, Run, Status};
 
 /// Nothing happened.
 pub(crate) fn empty() -> Run {
@@ -35,6 +35,7 @@ pub(crate) fn empty() -> Run {
         calls: Vec::new(),
         lives: [].into(),
         statuses: Vec::new(),
+        phases: Vec::new(),
     }
 }
 
@@ -126,6 +127,7 @@ pub(crate) fn hostile() -> Run {
         ..Moment::default()
     };
     run.lives.insert(TEXT.to_owned(), vec![hostile]);
+    run.phases[0].name = TEXT.to_owned();
     run.calls[0].client = TEXT.to_owned();
     run.calls[0].message = Some(TEXT.to_owned());
     run.calls[0].queue = TEXT.to_owned();
@@ -156,6 +158,16 @@ fn busy(load_ms: u64, publishers: usize) -> Run {
     };
     run.effects = effects();
     run.statuses = statuses(load_ms);
+    run.phases = [
+        ("load", 0.0),
+        ("faults are undone", 22_000.0),
+        ("queues are drained", 23_500.0),
+    ]
+    .map(|(name, from_ms)| Phase {
+        name: name.to_owned(),
+        from_ms,
+    })
+    .into();
 
     let mut draw = 42_u64;
     let mut chance = move || {

@@ -8,15 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jepsen_lite_core::cluster::Effect;
-use jepsen_lite_core::history::{Delivery, History, MessageId, Outcome, Place, Publish, Settle, Wish};
+use jepsen_lite_core::history::{Delivery, History, Mark, MessageId, Outcome, Place, Publish, Settle, Wish};
 use jepsen_lite_core::schedule::Schedule;
 use jepsen_lite_core::verdict::Results;
 use jepsen_lite_core::view::Event;
 
-use crate::run::{Act, Answer, Call, Moment, Run, Status};
+use crate::run::{Act, Answer, Call, Moment, Phase, Run, Status};
 
 /// Lays a run out for its page. `events` are those of one replica's audit log, in its order, or none;
-/// `statuses` what was asked of the nodes meanwhile.
+/// `statuses` what was asked of the nodes meanwhile. All times are
+/// those of the history, whose beginning is that of the load.
 #[must_use]
 pub fn tell<'a>(
     schedule: Schedule,
@@ -44,6 +45,7 @@ pub fn tell<'a>(
     }
     Run {
         calls: teller.calls(),
+        phases: phases(&history.marks),
         lives: lives
             .into_iter()
             .map(|(id, life)| (id.to_string(), life))
@@ -58,8 +60,6 @@ pub fn tell<'a>(
 /// A history with what has to be looked up in it.
 struct Teller<'a> {
     history: &'a History,
-    /// When the load began, by the clock of the history.
-    load: Duration,
     publishers: BTreeSet<u32>,
     workers: BTreeSet<u32>,
     /// Which message bears a key, also where its publisher was never told.
@@ -74,10 +74,8 @@ struct Teller<'a> {
 
 impl<'a> Teller<'a> {
     fn new(history: &'a History, statuses: &[Status]) -> Self {
-        let load = history.marks.iter().find(|mark| mark.name == "load");
         let mut teller = Self {
             history,
-            load: load.map_or(Duration::ZERO, |mark| mark.at),
             publishers: history.publishes.iter().map(|publish| publish.process).collect(),
             workers: BTreeSet::new(),
             by_key: BTreeMap::new(),
@@ -119,7 +117,7 @@ impl<'a> Teller<'a> {
         let mut anchors: Vec<(u64, f64)> = publishes
             .chain(settles)
             .filter_map(|(place, invoked, answered)| {
-                let middle = (self.ms(invoked) + self.ms(answered)) / 2.0;
+                let middle = (ms(invoked) + ms(answered)) / 2.0;
                 Some((place?.index, middle))
             })
             .collect();
@@ -148,11 +146,6 @@ impl<'a> Teller<'a> {
             (Some((_, at_ms)), None) | (None, Some((_, at_ms))) => Some(*at_ms),
             (None, None) => None,
         }
-    }
-
-    /// A moment of the history, in milliseconds since the load began.
-    fn ms(&self, at: Duration) -> f64 {
-        (at.as_secs_f64() - self.load.as_secs_f64()) * 1000.0
     }
 
     fn name(&self, process: u32) -> String {
@@ -185,8 +178,8 @@ impl<'a> Teller<'a> {
                 calls.push(Call {
                     client: self.name(process),
                     act,
-                    begin_ms: self.ms(times.0),
-                    end_ms: Some(self.ms(times.1)),
+                    begin_ms: ms(times.0),
+                    end_ms: Some(ms(times.1)),
                     answer,
                     message: message.map(|message| message.to_string()),
                     queue: queue.to_owned(),
@@ -274,7 +267,7 @@ impl<'a> Teller<'a> {
         for delivery in &self.history.deliveries {
             lives.entry(delivery.message).or_default().push(Moment {
                 what: "received".to_owned(),
-                at_ms: Some(self.ms(delivery.received)),
+                at_ms: Some(ms(delivery.received)),
                 who: Some(self.name(delivery.process)),
                 attempt: Some(delivery.attempt),
                 token: Some(delivery.token.clone()),
@@ -298,8 +291,8 @@ impl<'a> Teller<'a> {
         }
         Moment {
             what: "publish".to_owned(),
-            at_ms: Some(self.ms(publish.invoked)),
-            until_ms: Some(self.ms(publish.answered)),
+            at_ms: Some(ms(publish.invoked)),
+            until_ms: Some(ms(publish.answered)),
             who: Some(self.name(publish.process)),
             note,
             odd: odd || publish.duplicate,
@@ -318,8 +311,8 @@ impl<'a> Teller<'a> {
         let (note, odd) = told(&settle.outcome, "done");
         Moment {
             what: what.to_owned(),
-            at_ms: Some(self.ms(settle.invoked)),
-            until_ms: Some(self.ms(settle.answered)),
+            at_ms: Some(ms(settle.invoked)),
+            until_ms: Some(ms(settle.answered)),
             who: Some(self.name(settle.process)),
             attempt: Some(delivery.attempt),
             token: Some(settle.token.clone()),
@@ -367,7 +360,7 @@ impl<'a> Teller<'a> {
                 notes.push("no client tells of it".to_owned());
             }
             // What a worker has had was leased before, however rough the estimate.
-            let had = delivery.map_or(f64::INFINITY, |delivery| self.ms(delivery.received));
+            let had = delivery.map_or(f64::INFINITY, |delivery| ms(delivery.received));
             let at_ms = self.time_of(event.index).map(|at_ms| at_ms.min(had));
             lives.entry(event.message).or_default().push(Moment {
                 what: event.change.clone(),
@@ -385,6 +378,29 @@ impl<'a> Teller<'a> {
             });
         }
     }
+}
+
+/// A moment of the history, in milliseconds since it began.
+fn ms(at: Duration) -> f64 {
+    at.as_secs_f64() * 1000.0
+}
+
+/// What the harness was about, from each mark to the next.
+fn phases(marks: &[Mark]) -> Vec<Phase> {
+    marks
+        .iter()
+        .map(|mark| Phase {
+            name: match mark.name.as_str() {
+                "heal" => "faults are undone",
+                Mark::WHOLE => "whole again",
+                "drain" => "queues are drained",
+                Mark::DRAINED => "states are compared",
+                other => other,
+            }
+            .to_owned(),
+            from_ms: ms(mark.at),
+        })
+        .collect()
 }
 
 fn answer<T>(outcome: &Outcome<T>) -> Answer {
@@ -409,7 +425,6 @@ fn told<T>(outcome: &Outcome<T>, done: &str) -> (String, bool) {
 mod tests {
     use super::*;
     use crate::sample;
-    use jepsen_lite_core::history::Mark;
 
     fn secs(s: f64) -> Duration {
         Duration::from_secs_f64(s)
@@ -474,8 +489,8 @@ mod tests {
                 ..Settle::default()
             }],
             marks: vec![Mark {
-                at: secs(10.0),
-                name: "load".to_owned(),
+                at: secs(15.0),
+                name: "heal".to_owned(),
                 ..Mark::default()
             }],
             ..History::default()
@@ -503,12 +518,17 @@ mod tests {
     }
 
     #[test]
-    fn times_count_from_the_beginning_of_the_load() {
+    fn times_nodes_and_phases_are_those_of_the_run() {
         let run = told_with(&[]);
-        assert!((run.calls[0].begin_ms - 1000.0).abs() < 1e-6);
+        assert!((run.calls[0].begin_ms - 11_000.0).abs() < 1e-6);
         assert_eq!(run.calls[0].client, "publisher 0");
         assert_eq!(run.calls[2].client, "worker 1");
         assert_eq!(run.lives["7-0"][0].node, Some(2));
+        let phase = Phase {
+            name: "faults are undone".to_owned(),
+            from_ms: 15_000.0,
+        };
+        assert_eq!(run.phases, [phase]);
     }
 
     #[test]
@@ -556,9 +576,9 @@ mod tests {
                 ("ack", true),
             ]
         );
-        // Halfway between entry 7 (1.1 s) and entry 27 (6.6 s), whatever the cluster's clock says.
+        // Halfway between entry 7 (11.1 s) and entry 27 (16.6 s), whatever the cluster's clock says.
         let expired = &run.lives["7-0"][4];
-        assert!((expired.at_ms.unwrap() - 3850.0).abs() < 1e-6, "{expired:?}");
+        assert!((expired.at_ms.unwrap() - 13_850.0).abs() < 1e-6, "{expired:?}");
         assert_eq!(run.lives["7-0"][2].who.as_deref(), Some("worker 1"));
         assert_eq!(run.lives["7-0"][5].note, "no client tells of it");
     }

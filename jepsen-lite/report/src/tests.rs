@@ -84,6 +84,7 @@ fn a_valid_run() {
             "No confirmed message is lost.",
             "Nothing of the kind happened in this run.",
             "at least 500",
+            "title=\"faults are undone\"",
             "2 changes of the leader",
             "<i>term </i>5</b>",
         ],
