@@ -30,6 +30,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("jepsen-lite-core", &[]),
     ("jepsen-lite-mutants", &["jepsen-lite-core"]),
     ("jepsen-lite-report", &["jepsen-lite-core"]),
+    (
+        "jepsen-lite-processes",
+        &[
+            "jepsen-lite-core",
+            "quorate-client",
+            "quorate-disk-shim",
+            "quorate-test-cluster",
+        ],
+    ),
     ("jepsen-lite-workload", &["jepsen-lite-core", "quorate-client"]),
     (
         "jepsen-lite-sim",
@@ -64,7 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quorate-test-cluster",
             "quorate-disk-shim",
             "jepsen-lite-core",
-            "jepsen-lite-workload",
+            "jepsen-lite-processes",
         ],
     ),
 ];
@@ -78,8 +87,6 @@ const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("quorate-raft", &["quorate-disk-shim"]),
     // A whole node, from its client to its disk, in one thread.
     ("quorate-gateway-grpc", &["quorate-client"]),
-    // Workloads in front of real processes where nothing is wrong.
-    ("jepsen-lite-workload", &["quorate-test-cluster"]),
     ("jepsen-lite-sim", &["quorate-proto"]),
 ];
 

@@ -150,8 +150,7 @@ impl Operator {
         let invoked = self.recorder.now();
         let info = self.client.describe_queue(queue).await?;
         let view = View::Counts(native::counts(&info.counts));
-        let read_index = Some(info.read_index);
-        self.recorder.read(self.process, queue, invoked, read_index, view);
+        self.recorder.read(self.process, queue, invoked, None, view);
         Ok(info)
     }
 
