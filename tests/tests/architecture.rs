@@ -28,17 +28,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("quorate-test-cluster", &["quorate-client", "quorate-disk-shim"]),
     ("quorate-disk-shim", &[]),
     ("jepsen-lite-core", &[]),
-    ("jepsen-lite-mutants", &["jepsen-lite-core"]),
+    ("jepsen-lite-mutants", &["jepsen-lite-core", "jepsen-lite-workload"]),
     ("jepsen-lite-report", &["jepsen-lite-core"]),
-    (
-        "jepsen-lite-processes",
-        &[
-            "jepsen-lite-core",
-            "quorate-client",
-            "quorate-disk-shim",
-            "quorate-test-cluster",
-        ],
-    ),
     ("jepsen-lite-workload", &["jepsen-lite-core", "quorate-client"]),
     (
         "jepsen-lite-sim",
@@ -73,7 +64,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quorate-test-cluster",
             "quorate-disk-shim",
             "jepsen-lite-core",
-            "jepsen-lite-processes",
         ],
     ),
 ];

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{Cluster, Directory, Node, Ports, binary, local};
+use crate::{Cluster, Directory, Node, Ports, binary, local, ports};
 
 /// How a cluster is started. See [`Cluster::builder`].
 #[derive(Clone, Debug)]
@@ -37,8 +37,7 @@ impl Builder {
         self
     }
 
-    /// Uses these ports, one item for each node, instead of free ones; further
-    /// items are for spare nodes.
+    /// Uses these ports, one item for each node, instead of free ones.
     #[must_use]
     pub fn ports(mut self, ports: Vec<Ports>) -> Self {
         self.ports = Some(ports);
@@ -101,30 +100,26 @@ impl Builder {
         let ports = match &self.ports {
             Some(ports) => ports.clone(),
             None => (0..self.node_count)
-                .map(|_| Ports::free())
+                .map(|_| ports::free())
                 .collect::<Result<_>>()?,
         };
         ensure!(
-            ports.len() >= self.node_count,
+            ports.len() == self.node_count,
             "ports for {} nodes, not {}",
             ports.len(),
             self.node_count
         );
-        let mut ports = ports;
-        let spare_ports = ports.split_off(self.node_count).into();
         let peers: Vec<_> = ports.iter().map(|ports| local(ports.peer)).collect();
         let nodes = ports
             .into_iter()
             .map(|ports| Node {
                 ports,
                 peers: peers.clone(),
-                binary: None,
                 process: None,
             })
             .collect();
         let mut cluster = Cluster {
             nodes,
-            spare_ports,
             binary,
             directory,
             builder: self,
@@ -140,10 +135,9 @@ impl Builder {
     }
 }
 
-/// A node ended because a port that had been free was taken: with given ports,
-/// [`Builder::start`] fails with this, and the caller may try others.
+/// A node ended because a port that had been free was taken.
 #[derive(Debug)]
-pub struct AddressTaken(pub(crate) String);
+pub(crate) struct AddressTaken(pub(crate) String);
 
 impl std::fmt::Display for AddressTaken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -37,16 +37,27 @@ pub fn programs(repository: &Path, layers: &[Layer]) -> Result<Programs> {
             tests.insert(what, build(&arguments, program)?);
         }
     }
-    let package = |package: &'static str| ["build", "--features=mutants", "-p", package];
-    let runs = needs(Layer::Simulation) || needs(Layer::Processes);
+    let simulator = [
+        "build",
+        "--release",
+        "--package=jepsen-lite-sim",
+        "--package=quorate-mutants",
+        "--features=quorate-mutants/mutants",
+        "--example=simulate",
+    ];
+    let package = |package: &'static str| ["build", "--release", "--features=mutants", "-p", package];
+    let processes = || -> Result<_> {
+        Ok((
+            build(&package("jepsen-lite"), "jepsen-lite")?,
+            build(&package("quorate-server"), "quorate")?,
+        ))
+    };
     Ok(Programs {
         tests,
-        jepsen_lite: runs
-            .then(|| build(&package("jepsen-lite"), "jepsen-lite"))
+        simulator: needs(Layer::Simulation)
+            .then(|| build(&simulator, "simulate"))
             .transpose()?,
-        server: needs(Layer::Processes)
-            .then(|| build(&package("quorate-server"), "quorate"))
-            .transpose()?,
+        processes: needs(Layer::Processes).then(processes).transpose()?,
     })
 }
 

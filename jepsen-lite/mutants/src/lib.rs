@@ -9,7 +9,7 @@
 //! and so does one that is noticed only because a node crashed.
 //!
 //! What it leaves out: how a run is done. A run is another process: a test
-//! program of a crate (layer 0), `jepsen-lite sim` (a) or `jepsen-lite run` (b).
+//! program of a crate (layer 0), a simulated world (a) or `jepsen-lite run` (b).
 
 #![forbid(unsafe_code)]
 
@@ -165,6 +165,9 @@ mod tests {
             );
             for hunt in mutant.hunts {
                 assert!(hunt.seeds > 0 && hunt.seconds > 0, "{}", mutant.name);
+                if hunt.layer != Layer::Tests && !hunt.scenario.is_empty() {
+                    jepsen_lite_workload::scenarios::by_name(hunt.scenario).unwrap();
+                }
             }
         }
     }

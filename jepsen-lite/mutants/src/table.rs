@@ -129,7 +129,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "vote-not-durable",
         does: "answers a vote before it is on disk",
         breaks: &["I1", "I10", "I19"],
-        hunts: &[STORE, simulation("restart-inside-election-timeout", 300, 240)],
+        hunts: &[STORE, simulation("power-loss-while-voting", 300, 240)],
     },
     Mutant {
         name: "checksum-not-verified",
@@ -203,7 +203,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "transact-in-two-commands",
         does: "acks and publishes one after the other",
         breaks: &["I8", "I1"],
-        hunts: &[simulation("chain-kill-leader", 100, 180)],
+        hunts: &[simulation("chain-failover", 100, 180)],
     },
     Mutant {
         name: "lease-leaked",

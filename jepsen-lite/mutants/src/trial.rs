@@ -4,23 +4,32 @@
 //! that one that brings the process down is an answer like any other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result};
+use jepsen_lite_core::schedule::Schedule;
 use jepsen_lite_core::verdict::{Results, Verdict};
+use jepsen_lite_workload::{generate, scenarios};
+use serde_json::{Value, json};
 
 use crate::table::{Hunt, Layer, POWER_CUTS};
+
+/// How the simulator knows that its world is simulated, and with which seed.
+const SEED_VARIABLE: &str = "JEPSEN_LITE_WORLD";
+/// Length of a load that the seed draws.
+const LOAD_MS: u64 = 20_000;
 
 /// Programs with the mutants compiled in.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// Test programs by what they do: [`LOGS`], [`POWER_CUTS`].
     pub tests: BTreeMap<&'static str, PathBuf>,
-    /// `jepsen-lite` itself; None if only tests are run.
-    pub jepsen_lite: Option<PathBuf>,
-    /// The server, for processes.
-    pub server: Option<PathBuf>,
+    /// A program that serves runs of a simulated world; None if none are wanted.
+    pub simulator: Option<PathBuf>,
+    /// `jepsen-lite` itself and the server, for processes; None if none are wanted.
+    pub processes: Option<(PathBuf, PathBuf)>,
 }
 
 /// What a run found.
@@ -42,10 +51,10 @@ impl Programs {
     ///
     /// If the program cannot be started, or there is none for this layer.
     pub fn run(&self, hunt: &Hunt, seed: u64, mutant: Option<&str>) -> Result<Found> {
-        let mut command = match hunt.layer {
-            Layer::Tests => self.test(hunt, seed)?,
+        let (mut command, input) = match hunt.layer {
+            Layer::Tests => (self.test(hunt, seed)?, Vec::new()),
             Layer::Simulation => self.simulation(hunt, seed)?,
-            Layer::Processes => self.processes(hunt, seed)?,
+            Layer::Processes => (self.processes(hunt, seed)?, Vec::new()),
         };
         match mutant {
             Some(name) => command.env("QUORATE_MUTANT", name),
@@ -53,11 +62,17 @@ impl Programs {
         };
         // A program that finds a fault keeps what shows it. Here that is not wanted.
         let folder = tempfile::tempdir().context("make a temporary folder")?;
-        let output = command
+        command
             .env("TMPDIR", folder.path())
-            .stdin(Stdio::null())
-            .output()
-            .with_context(|| format!("start {}", command.get_program().to_string_lossy()))?;
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut child = command.spawn().with_context(|| format!("start {program}"))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(&input).context("tell the run what to do")?;
+        }
+        let output = child.wait_with_output().context("wait for a run")?;
         Ok(match hunt.layer {
             Layer::Tests => read_test(&output),
             Layer::Simulation | Layer::Processes => read_results(&output),
@@ -81,40 +96,36 @@ impl Programs {
         Ok(command)
     }
 
-    fn simulation(&self, hunt: &Hunt, seed: u64) -> Result<Command> {
-        let mut command = self.jepsen_lite()?;
-        command.args(["sim", "--json", "--seed", &seed.to_string()]);
-        if !hunt.scenario.is_empty() {
-            command.args(["--scenario", hunt.scenario]);
-        }
-        Ok(command)
+    /// A run in a simulated world, and the order that it reads: see `fleet::serve` of
+    /// `jepsen-lite-sim`.
+    fn simulation(&self, hunt: &Hunt, seed: u64) -> Result<(Command, Vec<u8>)> {
+        let program = self.simulator.as_ref().context("no simulator was built")?;
+        let schedule = match hunt.scenario {
+            "" => generate::schedule(seed, generate::Layer::Simulation, LOAD_MS),
+            name => Schedule {
+                seed,
+                ..scenarios::by_name(name)?
+            },
+        };
+        let mut command = Command::new(program);
+        command
+            .args(["simulate", &schedule.name])
+            .env(SEED_VARIABLE, seed.to_string());
+        let order = serde_json::to_vec(&json!({ "schedule": schedule }))?;
+        Ok((command, order))
     }
 
     fn processes(&self, hunt: &Hunt, seed: u64) -> Result<Command> {
-        let server = self
-            .server
+        let (program, server) = self
+            .processes
             .as_ref()
-            .context("no server was built for processes")?;
-        let mut command = self.jepsen_lite()?;
+            .context("nothing was built for processes")?;
+        let mut command = Command::new(program);
         command
-            .args([
-                "run",
-                "--json",
-                "--seed",
-                &seed.to_string(),
-                "--scenario",
-                hunt.scenario,
-            ])
+            .args(["run", "--json", "--seed", &seed.to_string()])
+            .args(["--scenario", hunt.scenario])
             .env("QUORATE_BIN", server);
         Ok(command)
-    }
-
-    fn jepsen_lite(&self) -> Result<Command> {
-        let program = self
-            .jepsen_lite
-            .as_ref()
-            .context("no jepsen-lite was built for this layer")?;
-        Ok(Command::new(program))
     }
 }
 
@@ -144,7 +155,7 @@ fn invariant_of(line: &str) -> Option<&str> {
 fn read_results(output: &Output) -> Found {
     let text = String::from_utf8_lossy(&output.stdout);
     let mut lines = text.lines().rev();
-    let Some(results) = lines.find_map(|line| serde_json::from_str::<Results>(line).ok()) else {
+    let Some(results) = lines.find_map(results_of) else {
         let told = String::from_utf8_lossy(&output.stderr);
         return Found {
             broken: BTreeSet::new(),
@@ -159,6 +170,13 @@ fn read_results(output: &Output) -> Found {
         broken: broken.map(|finding| finding.invariant).collect(),
         trouble: (results.verdict == Verdict::Harness).then(|| results.notes.join("; ")),
     }
+}
+
+/// Results, alone or as a part of a summary.
+fn results_of(line: &str) -> Option<Results> {
+    let mut value: Value = serde_json::from_str(line).ok()?;
+    let part = value.get_mut("results").map(Value::take);
+    serde_json::from_value(part.unwrap_or(value)).ok()
 }
 
 fn last_line(text: &str) -> String {

@@ -23,6 +23,7 @@ scenarios! {
     "power-loss-rotation",
     "rotate-majority",
     "restart-inside-election-timeout",
+    "power-loss-while-voting",
     "leader-in-minority-peer-only",
     "one-way-leader-deaf",
     "one-way-leader-mute",
