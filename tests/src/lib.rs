@@ -34,10 +34,10 @@
 
 pub use jepsen_lite_core::check as checker;
 pub use jepsen_lite_core::{body, history};
+pub use jepsen_lite_processes::{disks, wrong_clock};
 
 pub mod alive;
 pub mod converge;
-pub mod disks;
 pub mod harm;
 pub mod many_queues;
 pub mod program;
@@ -48,7 +48,6 @@ pub mod trial;
 pub mod views;
 pub mod worker;
 pub mod workload;
-pub mod wrong_clock;
 
 /// How many rounds of a fault to run: `QUORATE_ROUNDS`, or `default`.
 ///

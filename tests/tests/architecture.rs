@@ -30,6 +30,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("jepsen-lite-core", &[]),
     ("jepsen-lite-mutants", &["jepsen-lite-core", "jepsen-lite-workload"]),
     ("jepsen-lite-report", &["jepsen-lite-core"]),
+    (
+        "jepsen-lite-processes",
+        &[
+            "jepsen-lite-core",
+            "quorate-client",
+            "quorate-disk-shim",
+            "quorate-test-cluster",
+        ],
+    ),
     ("jepsen-lite-workload", &["jepsen-lite-core", "quorate-client"]),
     (
         "jepsen-lite-sim",
@@ -64,6 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quorate-test-cluster",
             "quorate-disk-shim",
             "jepsen-lite-core",
+            "jepsen-lite-processes",
         ],
     ),
 ];

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{Cluster, Directory, Node, Ports, binary, local, ports};
+use crate::{Cluster, Directory, Node, Ports, binary, local};
 
 /// How a cluster is started. See [`Cluster::builder`].
 #[derive(Clone, Debug)]
@@ -37,7 +37,8 @@ impl Builder {
         self
     }
 
-    /// Uses these ports, one item for each node, instead of free ones.
+    /// Uses these ports, one item for each node, instead of free ones; further
+    /// items are for spare nodes.
     #[must_use]
     pub fn ports(mut self, ports: Vec<Ports>) -> Self {
         self.ports = Some(ports);
@@ -100,26 +101,30 @@ impl Builder {
         let ports = match &self.ports {
             Some(ports) => ports.clone(),
             None => (0..self.node_count)
-                .map(|_| ports::free())
+                .map(|_| Ports::free())
                 .collect::<Result<_>>()?,
         };
         ensure!(
-            ports.len() == self.node_count,
+            ports.len() >= self.node_count,
             "ports for {} nodes, not {}",
             ports.len(),
             self.node_count
         );
+        let mut ports = ports;
+        let spare_ports = ports.split_off(self.node_count).into();
         let peers: Vec<_> = ports.iter().map(|ports| local(ports.peer)).collect();
         let nodes = ports
             .into_iter()
             .map(|ports| Node {
                 ports,
                 peers: peers.clone(),
+                binary: None,
                 process: None,
             })
             .collect();
         let mut cluster = Cluster {
             nodes,
+            spare_ports,
             binary,
             directory,
             builder: self,
@@ -135,9 +140,10 @@ impl Builder {
     }
 }
 
-/// A node ended because a port that had been free was taken.
+/// A node ended because a port that had been free was taken: with given ports,
+/// [`Builder::start`] fails with this, and the caller may try others.
 #[derive(Debug)]
-pub(crate) struct AddressTaken(pub(crate) String);
+pub struct AddressTaken(pub(crate) String);
 
 impl std::fmt::Display for AddressTaken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

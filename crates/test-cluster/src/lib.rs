@@ -26,7 +26,7 @@
 //!
 //! Nodes are numbered from 0, which is not their id in the cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -47,11 +47,11 @@ mod process;
 mod wait;
 
 pub use binary::{find as find_binary, find_example};
-pub use builder::Builder;
-pub use ports::Ports;
+pub use builder::{AddressTaken, Builder};
+pub use ports::{Ports, free_port};
+pub use process::Signaller;
 pub use wait::wait_until;
 
-use builder::AddressTaken;
 use process::Process;
 
 /// How long a node may take to listen, and a cluster to have a leader.
@@ -68,6 +68,8 @@ const EXIT_ADDRESS: i32 = 13;
 pub struct Cluster {
     // Before `directory`: the processes end before their files go.
     nodes: Vec<Node>,
+    /// Of nodes that may come.
+    spare_ports: VecDeque<Ports>,
     binary: PathBuf,
     directory: Directory,
     builder: Builder,
@@ -78,6 +80,8 @@ struct Node {
     ports: Ports,
     /// Peer addresses of the first members; empty for a node added later.
     peers: Vec<String>,
+    /// Instead of the cluster's.
+    binary: Option<PathBuf>,
     process: Option<Process>,
 }
 
@@ -340,6 +344,32 @@ impl Cluster {
         self.signal(node, Signal::SIGCONT)
     }
 
+    /// Sends signals to the process that a node is now, also while the cluster is
+    /// in other hands.
+    ///
+    /// # Errors
+    ///
+    /// When it does not run.
+    pub fn signaller(&self, node: usize) -> Result<Signaller> {
+        let process = self.nodes[node].process.as_ref();
+        let process = process.filter(|process| process.exited().is_none());
+        Ok(process
+            .with_context(|| format!("node {node} does not run"))?
+            .signaller())
+    }
+
+    /// How a node ended that nobody here has ended; `None` if it runs, or was
+    /// ended.
+    #[must_use]
+    pub fn exit_status(&self, node: usize) -> Option<ExitStatus> {
+        self.nodes[node].process.as_ref()?.exited()
+    }
+
+    /// Runs another binary from the node's next start on.
+    pub fn set_binary(&mut self, node: usize, path: impl Into<PathBuf>) {
+        self.nodes[node].binary = Some(path.into());
+    }
+
     /// Waits until a node ends by itself and says how.
     ///
     /// # Errors
@@ -380,6 +410,42 @@ impl Cluster {
         self.listening(node).await
     }
 
+    /// Starts nodes that do not run, all at once, on their ports and data, and
+    /// waits until each listens or has ended; says which did not come to listen,
+    /// and why.
+    ///
+    /// # Errors
+    ///
+    /// When a process cannot be started at all.
+    pub async fn start_together(&mut self, nodes: &[usize]) -> Result<Vec<(usize, anyhow::Error)>> {
+        for &node in nodes {
+            ensure!(!self.is_running(node), "node {node} runs");
+            self.spawn(node)?;
+        }
+        let mut failed = Vec::new();
+        for &node in nodes {
+            if let Err(error) = self.listening(node).await {
+                failed.push((node, error));
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Kills nodes in one moment: none acts on the death of another.
+    ///
+    /// # Errors
+    ///
+    /// When one does not run.
+    pub async fn kill_together(&mut self, nodes: &[usize]) -> Result<()> {
+        for &node in nodes {
+            self.pause(node)?;
+        }
+        for &node in nodes {
+            self.kill(node).await?;
+        }
+        Ok(())
+    }
+
     /// Removes the data of a node that does not run: with an empty store it is a
     /// new node that nobody knows.
     ///
@@ -401,8 +467,9 @@ impl Cluster {
     pub async fn start_spare(&mut self) -> Result<usize> {
         let node = self.nodes.len();
         self.nodes.push(Node {
-            ports: ports::free()?,
+            ports: self.spare_ports.pop_front().map_or_else(Ports::free, Ok)?,
             peers: Vec::new(),
+            binary: None,
             process: None,
         });
         self.spawn(node)?;
@@ -465,7 +532,9 @@ impl Cluster {
     }
 
     fn command(&self, node: usize) -> Command {
-        let Node { ports, peers, .. } = &self.nodes[node];
+        let Node {
+            ports, peers, binary, ..
+        } = &self.nodes[node];
         let mut settings = BTreeMap::from([
             ("name", format!("node-{node}")),
             ("data", self.node_dir(node).display().to_string()),
@@ -491,7 +560,7 @@ impl Cluster {
             .filter(|((of, _), _)| *of == node);
         settings.extend(own.map(|((_, key), value)| (key.as_str(), value.clone())));
 
-        let mut command = Command::new(&self.binary);
+        let mut command = Command::new(binary.as_ref().unwrap_or(&self.binary));
         command.arg("serve");
         for (key, value) in settings {
             command.arg(format!("--{key}={value}"));

@@ -19,21 +19,32 @@ pub struct Ports {
     pub http: u16,
 }
 
-/// Three ports that nobody listens on now.
-///
-/// They lie below the range from which the kernel serves outgoing connections:
-/// a port from that range could be taken while its node is down. They are free
-/// when looked at, not reserved; the caller retries when another process was
-/// quicker.
-pub(crate) fn free() -> Result<Ports> {
-    Ok(Ports {
-        client: free_port()?,
-        peer: free_port()?,
-        http: free_port()?,
-    })
+impl Ports {
+    /// Three ports that nobody listens on now, as [`free_port`] finds them.
+    ///
+    /// # Errors
+    ///
+    /// When there are none.
+    pub fn free() -> Result<Self> {
+        Ok(Self {
+            client: free_port()?,
+            peer: free_port()?,
+            http: free_port()?,
+        })
+    }
 }
 
-fn free_port() -> Result<u16> {
+/// A port that nobody listens on now, and that this process has not given out.
+///
+/// It lies below the range from which the kernel serves outgoing connections:
+/// a port from that range could be taken while its node is down. It is free
+/// when looked at, not reserved; the caller retries when another process was
+/// quicker.
+///
+/// # Errors
+///
+/// When there is none.
+pub fn free_port() -> Result<u16> {
     static TAKEN: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let range = 10_000..ephemeral_start().clamp(10_100, 32_768);
@@ -62,7 +73,7 @@ mod tests {
     fn no_port_is_given_out_twice() {
         let mut seen = HashSet::new();
         for _ in 0..20 {
-            let ports = free().expect("there are free ports");
+            let ports = Ports::free().expect("there are free ports");
             for port in [ports.client, ports.peer, ports.http] {
                 assert!(seen.insert(port), "{port} twice");
             }

@@ -91,14 +91,58 @@ impl Process {
         }
     }
 
+    /// Sends signals to it, from elsewhere too.
+    pub(crate) fn signaller(&self) -> Signaller {
+        Signaller {
+            pid: self.pid,
+            alive: Arc::clone(&self.alive),
+        }
+    }
+
     /// Sends a signal to the process and its group.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        self.signaller().send(signal).with_context(|| {
+            self.exited()
+                .map_or_else(|| "signal the node".to_owned(), |status| status.to_string())
+        })
+    }
+}
+
+/// Sends signals to one process for as long as it lives. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Signaller {
+    pid: Pid,
+    alive: Arc<Mutex<bool>>,
+}
+
+impl Signaller {
+    /// The process id.
+    #[must_use]
+    pub fn process_id(&self) -> u32 {
+        self.pid.as_raw().unsigned_abs()
+    }
+
+    /// Freezes the process (SIGSTOP).
+    ///
+    /// # Errors
+    ///
+    /// When it has ended.
+    pub fn pause(&self) -> Result<()> {
+        self.send(Signal::SIGSTOP)
+    }
+
+    /// Lets it go on (SIGCONT).
+    ///
+    /// # Errors
+    ///
+    /// When it has ended.
+    pub fn resume(&self) -> Result<()> {
+        self.send(Signal::SIGCONT)
+    }
+
+    fn send(&self, signal: Signal) -> Result<()> {
         let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        ensure!(
-            *alive,
-            "the node has ended: {}",
-            self.exited().map_or_else(String::new, |s| s.to_string())
-        );
+        ensure!(*alive, "the node has ended");
         killpg(self.pid, signal).with_context(|| format!("send {signal}"))
     }
 }
@@ -157,7 +201,7 @@ mod tests {
         let process = shell("echo said; exit 7", &log);
         assert_eq!(process.end().await.code(), Some(7));
         let error = process.signal(Signal::SIGTERM).expect_err("it has ended");
-        assert_eq!(error.to_string(), "the node has ended: exit status: 7");
+        assert_eq!(format!("{error:#}"), "exit status: 7: the node has ended");
         assert_eq!(std::fs::read_to_string(log).expect("it wrote"), "said\n");
     }
 

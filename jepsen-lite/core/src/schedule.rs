@@ -108,9 +108,9 @@ pub enum Fault {
     SlowCpu { percent: u8 },
     /// Targets and the others do not reach each other on the peer port. Clients reach all. Undo: connected.
     Isolate,
-    /// Nothing gets from the targets to the others, but what they send arrives. Undo: connected.
+    /// Nothing gets from the other nodes to the targets, but what the targets send arrives. Undo: connected.
     Deaf,
-    /// Nothing gets from the others to the targets' peers: what the targets send is lost. Undo: connected.
+    /// Nothing gets from the targets to the other nodes, but what those send arrives. Undo: connected.
     Mute,
     /// No two of the targets reach each other. Undo: connected.
     Shatter,
