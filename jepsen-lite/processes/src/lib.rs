@@ -12,9 +12,11 @@
 //! | [`link`] | one direction between two places |
 //! | [`disks`] | disks that forget, fail or fill up |
 //! | [`wrong_clock`] | a clock that is wrong |
+//! | [`containers`] | layer c: the shipped image under an engine, as a cluster |
 
 #![forbid(unsafe_code)]
 
+pub mod containers;
 pub mod disks;
 pub mod link;
 pub mod network;
