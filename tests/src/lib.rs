@@ -1,7 +1,7 @@
 //! End-to-end tests: real nodes, real clients, real faults.
 //!
-//! A test runs a cluster of `quorate serve` processes, lets a [`workload`] write
-//! down everything it asked for and was told ([`history`]), does harm meanwhile,
+//! A test runs a cluster of `quorate serve` processes, lets a
+//! [workload](jepsen_lite_workload) write down everything it asked for and was told ([`history`]), does harm meanwhile,
 //! drains the queues, and hands the history to the [`checker`], which has one
 //! function for each promise. [`trial`] is that whole course; a test adds the
 //! fault.
@@ -9,9 +9,7 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`worker`] | a worker that dies as a process does |
-//! | [`workload`] | publishers, push consumers and pull workers that misbehave on purpose |
 //! | [`history`] | what they asked for, what they were told, what they received |
-//! | [`recorder`] | writes that down |
 //! | [`views`] | what the API shows, as checkers read it |
 //! | [`checker`] | the promises, each decided from a history |
 //! | [`converge`] | all nodes have the same state |
@@ -42,12 +40,10 @@ pub mod harm;
 pub mod many_queues;
 pub mod program;
 pub mod raw;
-pub mod recorder;
 pub mod relay;
 pub mod trial;
 pub mod views;
 pub mod worker;
-pub mod workload;
 
 /// How many rounds of a fault to run: `QUORATE_ROUNDS`, or `default`.
 ///

@@ -1,23 +1,27 @@
 //! The course of a fault test: a cluster under load, harm, drain, verdict.
 
-use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use quorate_client::Client;
+use jepsen_lite_workload::access::Access;
+use jepsen_lite_workload::load::Load;
+use jepsen_lite_workload::mix::Mix;
+use jepsen_lite_workload::native::Native;
+use jepsen_lite_workload::queue::Queue;
+use jepsen_lite_workload::recorder::Recorder;
 use quorate_test_cluster::{Builder, Cluster, wait_until};
 
 use crate::checker::{self, Ends};
 use crate::converge::Hashes;
 use crate::harm;
 use crate::history::{History, Progress};
-use crate::recorder::Recorder;
-use crate::views;
-use crate::workload::{self, DEAD_LETTER_QUEUE, Load, Mix, QUEUE};
 
 /// How long the load may stand still while nothing is wrong any more.
 const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
+/// How long the queues may take to be empty.
+const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
 /// A cluster, and a load on it that writes its history.
 #[derive(Debug)]
@@ -83,7 +87,9 @@ impl Trial {
     pub async fn of(cluster: Cluster, mix: Mix, seed: u64) -> Result<Self> {
         let recorder = Recorder::default();
         let deliveries_max = mix.deliveries_max;
-        let load = Load::start(&cluster.endpoints(), mix, seed, &recorder).await?;
+        let access = Access::tcp(cluster.endpoints());
+        let workload = Arc::new(Queue::<Native>::new(mix));
+        let load = Load::start(workload, &access, seed, &recorder).await?;
         Ok(Self {
             cluster,
             recorder,
@@ -163,19 +169,10 @@ impl Trial {
             load,
         } = self;
         load.stop().await?;
-        let client = Client::connect(cluster.endpoints()).await?;
-        let queues = [QUEUE, DEAD_LETTER_QUEUE];
-        let drained = workload::drain(&client, &queues, &recorder).await;
+        let drained = load.drain(DRAIN_LIMIT).await;
         drained.with_context(|| cluster.logs())?;
         hashes.converge(&cluster).await?;
-
-        let mut counts = BTreeMap::new();
-        for queue in queues {
-            counts.insert(
-                queue.to_owned(),
-                views::counts(&client.describe_queue(queue).await?.counts),
-            );
-        }
+        let counts = load.counts().await?;
         let history = recorder.history();
         let violations = checker::check(
             &history,

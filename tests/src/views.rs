@@ -2,58 +2,10 @@
 
 use jepsen_lite_core::check::Turned;
 use jepsen_lite_core::ids::MessageId;
-use jepsen_lite_core::view::{Counts, Event, Seen, SeenLease};
-use quorate_client::{Error, MessageInfo, QueueCounts, TraceEvent};
+use jepsen_lite_core::view::Event;
+use quorate_client::{Error, TraceEvent};
 
-/// Counts of a queue.
-#[must_use]
-pub fn counts(counts: &QueueCounts) -> Counts {
-    Counts {
-        ready: counts.ready,
-        delayed: counts.delayed,
-        leased: counts.leased,
-        dead: counts.dead,
-        bytes: counts.bytes,
-        consumers: counts.consumers,
-        published: counts.published,
-        acked: counts.acked,
-        expired: counts.expired,
-        dead_lettered: counts.dead_lettered,
-        dropped: counts.dropped,
-        deleted: counts.deleted,
-        moved: counts.moved,
-        redelivered: counts.redelivered,
-        duplicates: counts.duplicates,
-        dead_letter_backlog: counts.dead_letter_backlog,
-        groups: counts.groups,
-    }
-}
-
-/// Messages of a queue.
-#[must_use]
-pub fn seen(messages: &[MessageInfo]) -> Vec<Seen> {
-    let seen = |message: &MessageInfo| Seen {
-        message: MessageId::of(&message.message_id),
-        position: message.position,
-        state: message.state.to_string(),
-        ready_at_ms: message.ready_at_ms,
-        lease: message.lease.map(|lease| SeenLease {
-            session: lease.session,
-            consumer: lease.consumer,
-            since_ms: lease.since_ms,
-            until_ms: lease.until_ms,
-            fence: lease.fence,
-        }),
-        priority: message.priority,
-        group: message.group.clone(),
-        dedup_id: message.dedup_id.clone(),
-        attempts: message.attempts,
-        grants: message.grants,
-        expires_at_ms: message.expires_at_ms,
-        dead: message.dead.as_ref().map(|dead| dead.reason.clone()),
-    };
-    messages.iter().map(seen).collect()
-}
+pub use jepsen_lite_workload::native::{counts, seen};
 
 /// What happened to messages.
 #[must_use]

@@ -74,6 +74,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quorate-disk-shim",
             "jepsen-lite-core",
             "jepsen-lite-processes",
+            "jepsen-lite-workload",
         ],
     ),
 ];
@@ -87,6 +88,8 @@ const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("quorate-raft", &["quorate-disk-shim"]),
     // A whole node, from its client to its disk, in one thread.
     ("quorate-gateway-grpc", &["quorate-client"]),
+    // Workloads in front of real processes where nothing is wrong.
+    ("jepsen-lite-workload", &["quorate-test-cluster"]),
     ("jepsen-lite-sim", &["quorate-proto"]),
 ];
 

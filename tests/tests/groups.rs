@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use jepsen_lite_workload::mix::Mix;
+use jepsen_lite_workload::queue::QUEUE;
 use quorate_client::{Delivery, Message};
 use quorate_test_cluster::Cluster;
 use quorate_tests::history::{History, Wish};
 use quorate_tests::trial::{Trial, small_snapshots};
-use quorate_tests::workload::{Mix, QUEUE};
 use quorate_tests::{harm, rounds, seed};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -40,14 +41,14 @@ async fn groups_keep_their_order_while_workers_and_leaders_die() -> Result<()> {
     for _ in 0..rounds(2) {
         trial.progress().await?;
         let leader = trial.cluster.leader().await?;
-        let worker = rng.random_range(0..trial.load.worker_count());
-        let (killed, replaced) = tokio::join!(trial.cluster.kill(leader), trial.load.replace_worker(worker));
+        let crew = trial.load.crew().clone();
+        let worker = rng.random_range(0..crew.worker_count());
+        let (killed, ()) = tokio::join!(trial.cluster.kill(leader), crew.replace_worker(worker));
         killed?;
-        replaced?;
         trial.cluster.new_leader(leader).await?;
         trial.progress().await?;
-        let worker = rng.random_range(0..trial.load.worker_count());
-        trial.load.replace_worker(worker).await?;
+        let worker = rng.random_range(0..crew.worker_count());
+        crew.replace_worker(worker).await;
         trial.restart_together(&[leader]).await?;
     }
     while groups_done(&trial.recorder.history()) < GROUPS {

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::TryStreamExt as _;
-use quorate_client::{Client, Message, Overflow, QueueCounts};
+use jepsen_lite_core::view::Counts;
+use quorate_client::{Client, Message, Overflow};
 use quorate_test_cluster::Cluster;
 use quorate_tests::checker::{Turned, each_exactly_once, never_above, refusals_are_typed, verdict};
+use quorate_tests::views::{counts, turned_away};
 use quorate_tests::{body, seed};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -134,7 +136,7 @@ async fn fill(client: Client, seed: u64, number: u64) -> Result<Told> {
         match client.publish_all(QUEUE, messages).await {
             Ok(published) => told.accepted.extend(published.message_ids),
             Err(error) => {
-                told.turned.push(Turned::away(&error));
+                told.turned.push(turned_away(&error));
                 if batch == 1 {
                     break;
                 }
@@ -153,7 +155,7 @@ async fn insist(client: Client, first: u64, count: u64) -> Result<Told> {
                 Ok(published) => break told.accepted.extend(published.message_ids),
                 Err(error) => error,
             };
-            let turned = Turned::away(&error);
+            let turned = turned_away(&error);
             let pause = turned.retry_after;
             told.turned.push(turned);
             tokio::time::sleep(pause.with_context(|| format!("no advice: {error}"))?).await;
@@ -184,7 +186,7 @@ async fn consume(client: Client, count: u64) -> Result<Vec<u64>> {
 }
 
 /// Looks at the queue all the time while something is under way.
-async fn watched<T>(client: &Client, work: impl Future<Output = T>) -> Result<(T, Vec<QueueCounts>)> {
+async fn watched<T>(client: &Client, work: impl Future<Output = T>) -> Result<(T, Vec<Counts>)> {
     let mut looks = Vec::new();
     let mut work = std::pin::pin!(work);
     loop {
@@ -194,7 +196,7 @@ async fn watched<T>(client: &Client, work: impl Future<Output = T>) -> Result<(T
         };
         tokio::select! {
             done = &mut work => return Ok((done, looks)),
-            look = look => looks.push(look?.counts),
+            look = look => looks.push(counts(&look?.counts)),
         }
     }
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::TryStreamExt as _;
-use quorate_client::{Client, Delivery, MessageInfo};
+use jepsen_lite_core::view::Seen;
+use quorate_client::{Client, Delivery};
 use quorate_test_cluster::Cluster;
 use quorate_tests::checker::{each_exactly_once, nothing_is_forgotten, traces_are_lives, verdict};
 use quorate_tests::trial::no_bugs_in_logs;
+use quorate_tests::views::{events, seen};
 use quorate_tests::worker::Worker;
 use tokio::sync::mpsc;
 
@@ -106,7 +108,7 @@ async fn what_a_lost_worker_held_comes_back_although_the_leader_is_lost_too() ->
 /// session, if it had one.
 async fn came_back(client: &Client, message: &str, way: Way, lease: Duration) -> Result<()> {
     let trace = client.trace(message).await?;
-    verdict(&traces_are_lives(&trace.events))?;
+    verdict(&traces_are_lives(&events(&trace.events)))?;
     let leases = trace.events.iter().filter(|event| event.change == "leased");
     ensure!(
         leases.count() == 1,
@@ -158,6 +160,11 @@ async fn take_and_keep(endpoints: Vec<String>, holds: mpsc::UnboundedSender<()>)
     std::future::pending().await
 }
 
-async fn browse(client: &Client, queue: &str) -> Result<Vec<MessageInfo>> {
-    Ok(client.browse(queue).messages().try_collect().await?)
+async fn browse(client: &Client, queue: &str) -> Result<Vec<Seen>> {
+    Ok(client
+        .browse(queue)
+        .messages()
+        .map_ok(|message| seen(&message))
+        .try_collect()
+        .await?)
 }

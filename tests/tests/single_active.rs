@@ -4,19 +4,26 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use quorate_client::{Client, Delivery};
+use jepsen_lite_workload::access::Access;
+use jepsen_lite_workload::letter::Letter;
+use jepsen_lite_workload::native::{Native, NativeLease};
+use jepsen_lite_workload::participant::Participant;
+use jepsen_lite_workload::protocol::Settlement;
+use jepsen_lite_workload::recorder::Recorder;
+use quorate_client::Client;
 use quorate_test_cluster::Cluster;
 use quorate_tests::checker::{self, activity_passes_on, one_consumer_is_active, verdict};
-use quorate_tests::history::{History, MessageId, Publish, Wish};
-use quorate_tests::recorder::{Recorder, outcome};
+use quorate_tests::history::{History, Wish};
 use quorate_tests::worker::Worker;
-use quorate_tests::{body, harm, rounds, seed};
+use quorate_tests::{harm, rounds, seed};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::sync::watch;
 
 const QUEUE: &str = "ledger";
 const CONSUMERS: u32 = 3;
+/// The number of the one who publishes.
+const PUBLISHER: u32 = u32::MAX;
 const MESSAGES: u64 = 60;
 /// A consumer is stuck with this delivery of its own, counted from one.
 const STUCK_AT: usize = 5;
@@ -140,14 +147,11 @@ impl Scene {
     }
 
     async fn publish(&self, keys: std::ops::Range<u64>) {
+        let access = Access::tcp(self.cluster.endpoints());
+        let publisher = Participant::alone(PUBLISHER, &access, &self.recorder);
+        let native = Native(self.client.clone());
         for key in keys {
-            let published = self.client.publish(QUEUE, body::of(key)).await;
-            self.recorder.publish(Publish {
-                key,
-                queue: QUEUE.to_owned(),
-                outcome: outcome(published, |published| MessageId::of(published.message_id())),
-                ..Publish::default()
-            });
+            publisher.publish(&native, QUEUE, &[Letter::new(key)]).await;
         }
     }
 
@@ -194,10 +198,11 @@ async fn work(
         prefetch,
         stuck_at,
     } = character;
+    let me = Participant::alone(number, &Access::tcp(endpoints.clone()), &recorder);
     let client = Client::connect(endpoints).await?;
     let consume = client.consume(QUEUE).prefetch(prefetch).lease(LEASE);
     let mut consumer = consume.name(format!("worker {number}")).open().await?;
-    let mut kept: Vec<Delivery> = Vec::new();
+    let mut kept = Vec::new();
     let mut count = 0;
     loop {
         let delivery = tokio::select! {
@@ -205,14 +210,13 @@ async fn work(
             _ = end.wait_for(|end| *end) => break,
         };
         // One that gets stuck is there to the end, so nothing but time ends its lease.
-        recorder.received(number, &delivery, LEASE, stuck_at.is_some());
+        let mut held = me.received(NativeLease::of(delivery, LEASE, stuck_at.is_some()));
         count += 1;
         if stuck_at == Some(count) {
-            kept.push(delivery);
+            kept.push(held);
             continue;
         }
-        let token = delivery.token().to_owned();
-        recorder.settling(&token, Wish::Ack, || delivery.ack()).await;
+        me.settle(&mut held, Settlement::of(Wish::Ack)).await;
     }
     consumer.close().await;
     Ok(count)

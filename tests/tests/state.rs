@@ -15,6 +15,7 @@ use quorate_tests::checker::{nothing_is_forgotten, verdict};
 use quorate_tests::converge::Hashes;
 use quorate_tests::harm;
 use quorate_tests::trial::{no_bugs_in_logs, small_snapshots};
+use quorate_tests::views::seen;
 
 /// Longer than the test: what has this length does not end by itself.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -230,7 +231,7 @@ async fn see(cluster: &Cluster, client: &Client) -> Result<Seen> {
             let there: Vec<MessageInfo> = there.messages().try_collect().await?;
             ensure!(there == here, "{endpoint} shows {there:?} instead of {here:?}");
         }
-        verdict(&nothing_is_forgotten(&here))?;
+        verdict(&nothing_is_forgotten(&here.iter().map(seen).collect::<Vec<_>>()))?;
         for message in &mut here {
             if let Some(lease) = &mut message.lease {
                 lease.node_id = None;

@@ -9,6 +9,7 @@ use quorate_test_cluster::{Cluster, wait_until};
 use quorate_tests::checker::{traces_are_lives, verdict};
 use quorate_tests::converge::Hashes;
 use quorate_tests::trial::small_snapshots;
+use quorate_tests::views::events;
 use quorate_tests::{harm, raw};
 
 const QUEUE: &str = "orders";
@@ -204,7 +205,7 @@ async fn tells(address: &str, message_id: &str) -> Result<Vec<(String, String)>>
 
 /// The trace tells this life and nothing else, and has no gaps.
 fn is_told(trace: &Trace, life: &[(&str, &str, Option<&str>)]) -> Result<()> {
-    verdict(&traces_are_lives(&trace.events))?;
+    verdict(&traces_are_lives(&events(&trace.events)))?;
     ensure!(trace.gaps.is_empty(), "{:?}", trace.gaps);
     let told: Vec<(&str, &str)> = trace.events.iter().map(place_and_change).collect();
     let expected: Vec<(&str, &str)> = life.iter().map(|(queue, change, _)| (*queue, *change)).collect();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::mix::Mix;
+use crate::mix::{Habits, Mix};
 use crate::native::Native;
 use crate::queue::Queue;
 
@@ -28,6 +28,10 @@ pub fn with_parameters(given: &BTreeMap<String, u64>) -> Result<Queue<Native>> {
         pull_max: 2,
         lease: Duration::from_secs(5),
         backlog_max: 16,
+        habits: Habits {
+            dead_letter: 0,
+            ..Habits::default()
+        },
         ..Mix::default()
     };
     Ok(Queue::alone("bulk", mix.given("bulk", given)?).large())

@@ -16,7 +16,7 @@ use rand::RngExt as _;
 
 use crate::crew::{Post, Side};
 use crate::letter::Letter;
-use crate::mix::Mix;
+use crate::mix::{Habits, Mix};
 use crate::native::Native;
 use crate::participant::{Pace, Participant, published};
 use crate::queue::Queue;
@@ -52,6 +52,10 @@ impl FanOut {
             consumers: 1,
             pullers: 1,
             deliveries_max: 0,
+            habits: Habits {
+                dead_letter: 0,
+                ..Habits::default()
+            },
             ..Mix::default()
         }
         .given("fan-out", given)?;

@@ -12,7 +12,7 @@ use jepsen_lite_core::view::{Counts, Settings};
 use tokio::time::{Instant, sleep};
 
 use crate::access::Access;
-use crate::crew::{Crew, Post, Side};
+use crate::crew::Crew;
 use crate::letter::Letter;
 use crate::native::{self, Native};
 use crate::operator::Operator;
@@ -23,8 +23,6 @@ use crate::workload::Workload;
 
 /// The number of the one who sets up, takes what is left, and looks at what remains.
 const CARETAKER: u32 = u32::MAX;
-/// How long a call of the caretaker may take.
-const CARETAKER_LIMIT: Duration = Duration::from_secs(30);
 /// The leases of what is left.
 const DRAIN_LEASE: Duration = Duration::from_secs(10);
 /// How many at a time.
@@ -54,20 +52,7 @@ impl Load {
         seed: u64,
         recorder: &Recorder,
     ) -> Result<Self> {
-        let caretaker = Participant::new(
-            CARETAKER,
-            Post {
-                role: "caretaker",
-                side: Side::Worker,
-                place: 0,
-                part: 0,
-                timeout: CARETAKER_LIMIT,
-            },
-            access.clone(),
-            seed,
-            recorder.clone(),
-            Arc::default(),
-        );
+        let caretaker = Participant::alone(CARETAKER, access, recorder);
         let operator = caretaker.operator();
         for (queue, settings) in workload.queues() {
             let declared = operator.declare(&queue, settings).await;

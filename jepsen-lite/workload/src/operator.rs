@@ -150,7 +150,8 @@ impl Operator {
         let invoked = self.recorder.now();
         let info = self.client.describe_queue(queue).await?;
         let view = View::Counts(native::counts(&info.counts));
-        self.recorder.read(self.process, queue, invoked, None, view);
+        let read_index = Some(info.read_index);
+        self.recorder.read(self.process, queue, invoked, read_index, view);
         Ok(info)
     }
 

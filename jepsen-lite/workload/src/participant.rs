@@ -17,6 +17,9 @@ use crate::operator::Operator;
 use crate::protocol::{Answer, Leased, Placed, Protocol, Settlement};
 use crate::recorder::{Pending, Recorder};
 
+/// How long a call of one in no crew may take.
+const ALONE_LIMIT: Duration = Duration::from_secs(30);
+
 /// One who takes part in a load.
 #[derive(Clone, Debug)]
 pub struct Participant {
@@ -32,7 +35,7 @@ pub struct Participant {
 /// A message in the hands of a participant. Dropped, it is there no more: its process may be killed without
 /// that this harms it.
 #[derive(Debug)]
-pub(crate) struct Held<L> {
+pub struct Held<L> {
     pub(crate) lease: L,
     pub(crate) token: String,
     _hand: Hand,
@@ -50,6 +53,26 @@ pub(crate) struct Pace {
 }
 
 impl Participant {
+    /// One who takes part by itself, in no crew.
+    #[must_use]
+    pub fn alone(process: u32, access: &Access, recorder: &Recorder) -> Self {
+        let post = Post {
+            role: "alone",
+            side: Side::Worker,
+            place: 0,
+            part: 0,
+            timeout: ALONE_LIMIT,
+        };
+        Self::new(
+            process,
+            post,
+            access.clone(),
+            process.into(),
+            recorder.clone(),
+            Arc::default(),
+        )
+    }
+
     pub(crate) fn new(
         process: u32,
         post: Post,
@@ -153,7 +176,7 @@ impl Participant {
     }
 
     /// Publishes letters as one, and writes it down.
-    pub(crate) async fn publish<P: Protocol>(
+    pub async fn publish<P: Protocol>(
         &self,
         protocol: &P,
         queue: &str,
@@ -178,7 +201,7 @@ impl Participant {
     }
 
     /// Fetches messages, and writes them down.
-    pub(crate) async fn pull<P: Protocol>(
+    pub async fn pull<P: Protocol>(
         &self,
         protocol: &P,
         queue: &str,
@@ -211,7 +234,7 @@ impl Participant {
     }
 
     /// Writes down that it has a message in hand.
-    pub(crate) fn received<L: Leased>(&self, lease: L) -> Held<L> {
+    pub fn received<L: Leased>(&self, lease: L) -> Held<L> {
         let delivery = lease.delivery();
         let token = delivery.token.clone();
         self.recorder.received(self.process, delivery);
@@ -224,11 +247,7 @@ impl Participant {
     }
 
     /// Settles a message in hand, and writes it down.
-    pub(crate) async fn settle<L: Leased>(
-        &self,
-        held: &mut Held<L>,
-        settlement: Settlement,
-    ) -> Answer<Option<u64>> {
+    pub async fn settle<L: Leased>(&self, held: &mut Held<L>, settlement: Settlement) -> Answer<Option<u64>> {
         let asked = self.settling(&held.token, settlement, None);
         let answer = held.lease.settle(settlement).await;
         settled(asked, &answer);

@@ -1,0 +1,231 @@
+//! Every workload on a cluster where nothing is wrong: what it writes down must be valid in every respect, so
+//! that whatever a checker finds in a run with faults was not there before. And a run with a fault or two, from
+//! its schedule to its end.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use jepsen_lite_core::check::{self, Ends};
+use jepsen_lite_core::cluster::{Cluster, Done};
+use jepsen_lite_core::schedule::{Evidence, Fault, Schedule, Step, Target, Workload};
+use jepsen_lite_workload::access::Access;
+use jepsen_lite_workload::trial::{Course, conduct};
+use jepsen_lite_workload::watch::Seen;
+
+/// Processes on this machine that can be killed and paused, and no more.
+struct Processes(quorate_test_cluster::Cluster);
+
+impl Cluster for Processes {
+    fn node_count(&self) -> usize {
+        self.0.node_count()
+    }
+
+    fn running(&self) -> Vec<usize> {
+        (0..self.0.node_count())
+            .filter(|&node| self.0.is_running(node))
+            .collect()
+    }
+
+    async fn leader(&mut self) -> Option<usize> {
+        self.0.leader_now().await
+    }
+
+    async fn newest(&mut self, of: &[usize]) -> Option<usize> {
+        let mut newest = None;
+        for &node in of {
+            let last = self.0.status(node).await.ok().map(|status| status.last_log_index);
+            newest = newest.max(last.map(|last| (last, node)));
+        }
+        newest.map(|(_, node)| node)
+    }
+
+    async fn inflict(
+        &mut self,
+        fault: &Fault,
+        nodes: &[usize],
+        _seed: u64,
+    ) -> Result<(Done, BTreeMap<String, u64>)> {
+        for &node in nodes {
+            match fault {
+                Fault::Kill => self.0.kill(node).await?,
+                Fault::Pause => self.0.pause(node)?,
+                _ => return Ok((Done::Skipped("unknown here".to_owned()), BTreeMap::new())),
+            }
+        }
+        Ok((Done::Yes, BTreeMap::new()))
+    }
+
+    async fn undo(&mut self, fault: &Fault, nodes: &[usize]) -> Result<BTreeMap<String, u64>> {
+        for &node in nodes {
+            match fault {
+                Fault::Kill => self.0.restart(node).await?,
+                _ => self.0.resume(node)?,
+            }
+        }
+        Ok(BTreeMap::new())
+    }
+
+    async fn heal(&mut self) -> Result<()> {
+        self.0.ready().await
+    }
+}
+
+/// A few seconds of this workload, with these faults.
+fn schedule(workload: &str, steps: Vec<Step>) -> Schedule {
+    Schedule {
+        name: workload.to_owned(),
+        about: String::new(),
+        seed: quorate_seed(workload),
+        nodes: 3,
+        load_ms: if steps.is_empty() { 3_000 } else { 8_000 },
+        heal_ms: 30_000,
+        workload: Workload {
+            name: workload.to_owned(),
+            parameters: BTreeMap::new(),
+        },
+        settings: BTreeMap::new(),
+        steps,
+        evidence: Evidence::default(),
+    }
+}
+
+fn quorate_seed(test: &str) -> u64 {
+    let given = std::env::var("QUORATE_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let seed = given.unwrap_or_else(rand::random);
+    eprintln!("{test}: run again with QUORATE_SEED={seed}");
+    seed
+}
+
+async fn run(schedule: &Schedule) -> Result<Course> {
+    let cluster = quorate_test_cluster::Cluster::builder(3)
+        .setting("snapshot-log-bytes", "128KiB")
+        .setting("log-keep-bytes", "64KiB")
+        .start()
+        .await?;
+    let access = Access::tcp(cluster.endpoints());
+    let course = Box::pin(conduct(schedule, &mut Processes(cluster), &access)).await?;
+    ensure!(course.failures.is_empty(), "{:?}", course.failures);
+    ensure!(course.overdue.is_empty(), "{:?}", course.overdue);
+    ensure!(course.converged && course.whole_after.is_some() && course.barrier.is_some());
+    let seen = Seen::of(&course.sights);
+    ensure!(seen.forks.is_empty(), "{:?}", seen.forks);
+    let marks = course.history.marks.iter();
+    let marks: Vec<_> = marks
+        .map(|mark| (mark.name.as_str(), mark.at.as_millis()))
+        .collect();
+    eprintln!(
+        "{}: {:?}, {seen:?}, {marks:?}",
+        schedule.name,
+        course.history.progress()
+    );
+    let ends = Ends {
+        counts: course.counts.clone(),
+        deliveries_max: course
+            .queues
+            .values()
+            .filter_map(|queue| queue.deliveries_max)
+            .max()
+            .unwrap_or(0),
+    };
+    let mut found = check::check(&course.history, &ends);
+    found.retain(|violation| !not_applicable(&schedule.workload.name).contains(&violation.promise));
+    check::verdict(&found)?;
+    Ok(course)
+}
+
+/// Promises about histories of another kind: with one queue, nothing but publishes and settlements, and each
+/// message published once and for now.
+fn not_applicable(workload: &str) -> &'static [&'static str] {
+    match workload {
+        // Who is redriven has its attempts made anew.
+        "dead-letter" => &[
+            "attempts count failed leases",
+            "first deliveries are in the order of publishing",
+            "the counts add up",
+        ],
+        // A second publish of one dedup id is confirmed, and is no second message.
+        "dedup-retry" => &["the counts add up"],
+        // Messages expire, are cancelled, and come when they are due.
+        "delay" => &[
+            "a confirmed message is delivered until it is acked",
+            "first deliveries are in the order of publishing",
+        ],
+        // One message is in several queues.
+        "fan-out" => &[
+            "an acknowledged ack is final",
+            "a stale token is refused",
+            "a lease is exclusive",
+        ],
+        _ => &[],
+    }
+}
+
+macro_rules! workloads {
+    ($($name:ident: $workload:literal),* $(,)?) => {
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            async fn $name() -> Result<()> {
+                let course = Box::pin(run(&schedule($workload, Vec::new()))).await?;
+                let progress = course.history.progress();
+                ensure!(progress.confirmed > 0 && progress.settled > 10, "{progress:?}");
+                Ok(())
+            }
+        )*
+
+        #[test]
+        fn every_workload_is_here() {
+            assert_eq!([$($workload),*], jepsen_lite_workload::NAMES);
+        }
+    };
+}
+
+workloads! {
+    queue: "queue",
+    fifo: "fifo",
+    groups: "groups",
+    dedup_retry: "dedup-retry",
+    chain: "chain",
+    dead_letter: "dead-letter",
+    delay: "delay",
+    stats: "stats",
+    mutex: "mutex",
+    bulk: "bulk",
+    fan_out: "fan-out",
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_from_its_first_fault_to_its_end() -> Result<()> {
+    let step = |at_ms, fault, target, undo_at_ms| Step {
+        at_ms,
+        fault,
+        target,
+        undo_at_ms,
+    };
+    let steps = vec![
+        step(1_000, Fault::Kill, Target::Leader, Some(3_000)),
+        step(2_000, Fault::KillWorkers, Target::All, None),
+        step(3_500, Fault::NackStorm, Target::All, Some(4_500)),
+        step(4_000, Fault::Pause, Target::Leader, Some(6_000)),
+        step(4_500, Fault::PauseWorkers, Target::All, Some(7_000)),
+        step(5_000, Fault::Grow, Target::Follower, None),
+    ];
+    let course = Box::pin(run(&schedule("queue", steps))).await?;
+    let done = course
+        .effects
+        .iter()
+        .filter(|effect| effect.state == Done::Yes)
+        .count();
+    ensure!(done == 5 && course.effects.len() == 6, "{:?}", course.effects);
+    ensure!(
+        course
+            .effects
+            .iter()
+            .all(|effect| effect.until_ms.is_some() == (effect.state == Done::Yes))
+    );
+    ensure!(!course.history.kills.is_empty(), "nobody was killed");
+    let seen = Seen::of(&course.sights);
+    ensure!(seen.leader_changes >= 2, "{seen:?}");
+    Ok(())
+}
