@@ -28,7 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("quorate-test-cluster", &["quorate-client", "quorate-disk-shim"]),
     ("quorate-disk-shim", &[]),
     ("jepsen-lite-core", &[]),
-    ("jepsen-lite-mutants", &["jepsen-lite-core", "jepsen-lite-workload"]),
+    ("jepsen-lite-mutants", &["jepsen-lite-core"]),
     ("jepsen-lite-report", &["jepsen-lite-core"]),
     (
         "jepsen-lite-processes",
@@ -73,6 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quorate-test-cluster",
             "quorate-disk-shim",
             "jepsen-lite-core",
+            "jepsen-lite-workload",
             "jepsen-lite-processes",
             "jepsen-lite-workload",
         ],
