@@ -18,10 +18,13 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod fleet;
 pub mod machine;
 pub mod net;
 pub mod program;
 pub mod rng;
+pub mod run;
+mod settings;
 pub mod trace;
 pub mod watch;
 pub mod world;

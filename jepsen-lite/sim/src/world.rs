@@ -59,6 +59,7 @@ pub struct World {
     places: Vec<Place>,
     orders: Orders,
     watch: Watch,
+    copy_at_ms: Option<u64>,
 }
 
 /// Where a node is, or was: a machine with a disk and a clock, whether its program runs or not.
@@ -143,6 +144,7 @@ impl World {
             people_clock,
             places: Vec::new(),
             orders: Orders::default(),
+            copy_at_ms: None,
             watch: Watch::new(trace.clone()),
             network,
             trace,
@@ -288,8 +290,12 @@ impl World {
             .collect()
     }
 
-    /// Makes a copy of every disk, for a later rollback.
-    pub fn copy_disks(&mut self) {
+    /// Has a copy made of every disk at this time, in milliseconds since the world began, for a later rollback.
+    pub fn copy_disks_at(&mut self, at_ms: u64) {
+        self.copy_at_ms = Some(at_ms);
+    }
+
+    fn copy_disks(&mut self) {
         for place in &mut self.places {
             place.copy = Some(place.disk.copy());
         }
@@ -306,6 +312,9 @@ impl World {
         let limit = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
         while self.now_us() < limit {
             self.carry_out_orders();
+            if self.copy_at_ms == Some(self.now_us() / 1_000) {
+                self.copy_disks();
+            }
             self.network.deliver(self.now_us());
             let mut order: Vec<Option<usize>> = (0..self.places.len()).map(Some).chain([None]).collect();
             self.rng.shuffle(&mut order);
