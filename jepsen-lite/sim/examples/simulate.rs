@@ -31,7 +31,12 @@ fn main() -> Result<()> {
     let orders: Box<dyn Iterator<Item = Order>> = match &wanted.schedule {
         Some(schedule) => {
             let seeds = wanted.seeds.clone();
-            Box::new(seeds.map(|seed| Order::new(Schedule { seed, ..schedule.clone() })))
+            Box::new(seeds.map(|seed| {
+                Order::new(Schedule {
+                    seed,
+                    ..schedule.clone()
+                })
+            }))
         }
         None => {
             let seeds = wanted.seeds.clone();
@@ -40,7 +45,10 @@ fn main() -> Result<()> {
         }
     };
     let orders = orders.map(|order| Order {
-        folder: wanted.folder.as_ref().map(|folder| folder.join(order.schedule.seed.to_string())),
+        folder: wanted
+            .folder
+            .as_ref()
+            .map(|folder| folder.join(order.schedule.seed.to_string())),
         trace: wanted.trace,
         restore_leader: wanted.restore_leader,
         ..order
@@ -106,7 +114,11 @@ fn wanted() -> Result<Wanted> {
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().with_context(|| format!("{argument} needs a value"));
+        let mut value = || {
+            arguments
+                .next()
+                .with_context(|| format!("{argument} needs a value"))
+        };
         match argument.as_str() {
             "--seeds" => {
                 let value = value()?;

@@ -58,7 +58,9 @@ pub fn serve() {
 
 fn serve_one() -> Result<()> {
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).context("read the order")?;
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .context("read the order")?;
     let order: Order = serde_json::from_str(&text).context("understand the order")?;
     let summary = run::run(&order)?;
     let line = serde_json::to_string(&summary).context("write down what came of it")?;

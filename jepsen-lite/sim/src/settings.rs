@@ -57,7 +57,11 @@ mod tests {
 
     #[test]
     fn settings_are_read_as_on_the_command_line() {
-        let given = [("heartbeat", "50ms"), ("snapshot-log-bytes", "64KiB"), ("log-keep-bytes", "7")];
+        let given = [
+            ("heartbeat", "50ms"),
+            ("snapshot-log-bytes", "64KiB"),
+            ("log-keep-bytes", "7"),
+        ];
         let given = given.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let node = node(&BTreeMap::from(given)).expect("all are known");
         assert_eq!(node.heartbeat, Duration::from_millis(50));
@@ -66,7 +70,11 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_refused() {
-        for (name, value) in [("heartbit", "50ms"), ("heartbeat", "soon"), ("log-keep-bytes", "7 stone")] {
+        for (name, value) in [
+            ("heartbit", "50ms"),
+            ("heartbeat", "soon"),
+            ("log-keep-bytes", "7 stone"),
+        ] {
             let given = BTreeMap::from([(name.to_owned(), value.to_owned())]);
             assert!(super::node(&given).is_err(), "{name} = {value} was taken");
         }
