@@ -31,6 +31,10 @@ test *ARGS:
 layer-0 CASES="20000":
     PROPTEST_CASES={{CASES}} cargo test --release -p quorate-core --test properties
 
+# Faults that are known to be there: each must be found, by what it breaks
+mutants *ARGS:
+    cargo run -p jepsen-lite-mutants -- {{ARGS}}
+
 # Load on three nodes of its own, or on a cluster that runs (`--endpoint`)
 bench *ARGS:
     cargo run --release -- bench {{ARGS}}

@@ -4,9 +4,11 @@
 //! that one that brings the process down is an answer like any other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
+use std::io::{Read, Write as _};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use jepsen_lite_core::schedule::Schedule;
@@ -18,6 +20,10 @@ use crate::table::{Hunt, Layer, POWER_CUTS};
 
 /// How the simulator knows that its world is simulated, and with which seed.
 const SEED_VARIABLE: &str = "JEPSEN_LITE_WORLD";
+/// What takes longer in real time hangs.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Between two looks whether a run is over.
+const LOOK: Duration = Duration::from_millis(20);
 /// Length of a load that the seed draws.
 const LOAD_MS: u64 = 20_000;
 
@@ -72,7 +78,12 @@ impl Programs {
         if let Some(mut stdin) = child.stdin.take() {
             stdin.write_all(&input).context("tell the run what to do")?;
         }
-        let output = child.wait_with_output().context("wait for a run")?;
+        let Some(output) = output_within(child, LIMIT)? else {
+            return Ok(Found {
+                broken: BTreeSet::new(),
+                trouble: Some(format!("it was not over after {} s", LIMIT.as_secs())),
+            });
+        };
         Ok(match hunt.layer {
             Layer::Tests => read_test(&output),
             Layer::Simulation | Layer::Processes => read_results(&output),
@@ -127,6 +138,37 @@ impl Programs {
             .env("QUORATE_BIN", server);
         Ok(command)
     }
+}
+
+/// All that a run says; None if it takes longer than it may, and had to be killed.
+fn output_within(mut child: Child, limit: Duration) -> Result<Option<Output>> {
+    let listen = |stream: Option<Box<dyn Read + Send>>| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            stream.map(|mut stream| stream.read_to_end(&mut bytes));
+            bytes
+        })
+    };
+    let stdout = listen(child.stdout.take().map(|stream| Box::new(stream) as _));
+    let stderr = listen(child.stderr.take().map(|stream| Box::new(stream) as _));
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().context("wait for a run")? {
+            break status;
+        }
+        if began.elapsed() > limit {
+            child.kill().context("end a run that takes too long")?;
+            child.wait().context("end a run that takes too long")?;
+            return Ok(None);
+        }
+        thread::sleep(LOOK);
+    };
+    let heard = |listener: thread::JoinHandle<Vec<u8>>| listener.join().unwrap_or_default();
+    Ok(Some(Output {
+        status,
+        stdout: heard(stdout),
+        stderr: heard(stderr),
+    }))
 }
 
 /// A test that fails says first which invariant it is about.
