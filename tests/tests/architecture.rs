@@ -91,6 +91,8 @@ const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("quorate-gateway-grpc", &["quorate-client"]),
     // Workloads in front of real processes where nothing is wrong.
     ("jepsen-lite-workload", &["quorate-test-cluster"]),
+    // The named scenarios, with their load, on processes.
+    ("jepsen-lite-processes", &["jepsen-lite-workload"]),
     ("jepsen-lite-sim", &["quorate-proto"]),
 ];
 

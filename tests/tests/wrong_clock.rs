@@ -15,7 +15,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 async fn a_leader_whose_clock_is_a_year_ahead_ends_nothing_early() -> Result<()> {
     const WRONG: usize = 2;
     let clock = WrongClock::build()?;
-    let cluster = clock.ahead(Cluster::builder(3), WRONG, YEAR).start().await?;
+    let cluster = clock.ahead(Cluster::builder(3), WRONG, YEAR)?.start().await?;
     let client = cluster.client().await?;
     let id = cluster.status(WRONG).await?.node_id;
 

@@ -358,11 +358,12 @@ impl Cluster {
             .signaller())
     }
 
-    /// How a node ended that nobody here has ended; `None` if it runs, or was
-    /// ended.
-    #[must_use]
-    pub fn exit_status(&self, node: usize) -> Option<ExitStatus> {
-        self.nodes[node].process.as_ref()?.exited()
+    /// How a node ended that nobody here has ended, once; `None` if it runs, or was
+    /// ended, or this was told before.
+    pub fn take_exit(&mut self, node: usize) -> Option<ExitStatus> {
+        let status = self.nodes[node].process.as_ref()?.exited()?;
+        self.nodes[node].process = None;
+        Some(status)
     }
 
     /// Runs another binary from the node's next start on.

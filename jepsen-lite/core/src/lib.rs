@@ -11,21 +11,25 @@
 //! | [`schedule`] | which faults, when, on which nodes: explicit, so that it can be kept, edited, shortened |
 //! | [`cluster`] | what a layer must be able to do to a cluster, for a schedule to be carried out on it |
 //! | [`history`] | what the clients asked for and were told |
+//! | [`audit`] | what the replicas say that they applied |
 //! | [`view`] | what the broker shows of itself |
 //! | [`ids`] | names that the broker gives |
 //! | [`body`] | bodies that tell who they are |
 //! | [`check`] | the promises, each decided from a history |
+//! | [`judge`] | decides what a stored run came to |
 //! | [`verdict`] | what a run came to: per invariant, with evidence |
 //!
 //! Nothing here starts a task, reads a clock or opens a connection.
 
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod body;
 pub mod check;
 pub mod cluster;
 pub mod history;
 pub mod ids;
+pub mod judge;
 mod lines;
 pub mod schedule;
 pub mod verdict;

@@ -93,6 +93,9 @@ const fn processes(scenario: &'static str, seeds: u64, seconds: u64) -> Hunt {
 /// All of them, from the disk up.
 pub const MUTANTS: &[Mutant] = &[
     // ------------------------------------------------------------------ disk
+    // Two of these are not looked for in the simulated world, where a hundred seeds of a
+    // scenario that is aimed at them found nothing: what they lose is lost only if power
+    // goes within a millisecond. Power cuts of a store find them at once.
     Mutant {
         name: "skip-fsync",
         does: "says of a write that it is durable without a flush",
@@ -123,13 +126,13 @@ pub const MUTANTS: &[Mutant] = &[
         name: "callbacks-out-of-order",
         does: "tells of the newest append of a group before it is flushed",
         breaks: &["I1", "I10", "I19"],
-        hunts: &[STORE, simulation("power-loss-all", 300, 180)],
+        hunts: &[STORE],
     },
     Mutant {
         name: "vote-not-durable",
         does: "answers a vote before it is on disk",
         breaks: &["I1", "I10", "I19"],
-        hunts: &[STORE, simulation("power-loss-while-voting", 300, 240)],
+        hunts: &[STORE],
     },
     Mutant {
         name: "checksum-not-verified",
@@ -190,7 +193,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ack-before-apply",
         does: "answers what it expects a committed entry to do",
-        breaks: &["I7", "I9", "I12"],
+        breaks: &["I1", "I7", "I9", "I12"],
         hunts: &[simulation("retry-storm-dedup", 60, 120)],
     },
     Mutant {

@@ -1,16 +1,19 @@
 //! Nodes on disks that forget what was not synced, or fill up.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, Result, ensure};
 use quorate_disk_shim::{FaultyDisk, Names, Report, Variant};
 use quorate_test_cluster::{Builder, Cluster};
 use tempfile::TempDir;
 
-/// One disk for each node, in a folder that goes with this value: drop it after
-/// the cluster.
+/// One disk for each node. If [`create`](Self::create) has made the folder, it
+/// goes with this value: drop it after the cluster.
 #[derive(Debug)]
 pub struct Disks {
     disks: Vec<FaultyDisk>,
-    folder: TempDir,
+    folder: PathBuf,
+    _temporary: Option<TempDir>,
 }
 
 impl Disks {
@@ -24,18 +27,34 @@ impl Disks {
             .prefix("quorate-disks-")
             .tempdir()
             .context("make a folder")?;
+        let disks = Self::within(folder.path(), nodes)?;
+        Ok(Self {
+            _temporary: Some(folder),
+            ..disks
+        })
+    }
+
+    /// Makes the disks in a folder that stays, with all faults off.
+    ///
+    /// # Errors
+    ///
+    /// When folders cannot be made.
+    pub fn within(folder: &Path, nodes: usize) -> Result<Self> {
         let disk = |node| {
-            let path = folder.path();
             FaultyDisk::create(
-                path.join(format!("node-{node}")),
-                path.join(format!("journal-{node}")),
+                folder.join(format!("node-{node}")),
+                folder.join(format!("journal-{node}")),
             )
         };
         let disks = (0..nodes)
             .map(disk)
             .collect::<Result<_, _>>()
             .context("make the disks")?;
-        Ok(Self { disks, folder })
+        Ok(Self {
+            disks,
+            folder: folder.to_owned(),
+            _temporary: None,
+        })
     }
 
     /// Lets the nodes of a cluster keep their data on these disks.
@@ -44,7 +63,7 @@ impl Disks {
     ///
     /// When the shim was not built.
     pub fn under(&self, mut builder: Builder) -> Result<Builder> {
-        builder = builder.data_dir(self.folder.path());
+        builder = builder.data_dir(&self.folder);
         for (node, disk) in self.disks.iter().enumerate() {
             for (name, value) in disk.preload_environment().context("find the shim")? {
                 builder = builder.env_of(node, name, value);

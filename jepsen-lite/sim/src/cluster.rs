@@ -23,10 +23,16 @@ use crate::net::{Host, Network, Plane};
 use crate::rng::Rng;
 use crate::world::{Orders, PEOPLE, World};
 
-/// How long a started node may take to know a leader, a stopped one to end.
+/// How long a started node may take to know a leader when everything is healed.
 const READY_LIMIT: Duration = Duration::from_secs(30);
-/// How long a change of the members may take. It goes on being tried until then.
+/// How long it is waited for while other faults may keep it from that.
+const READY_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a node may take to leave in order.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+/// How long a change of the members is tried when everything is healed.
 const MEMBERS_LIMIT: Duration = Duration::from_secs(60);
+/// How long it is tried while other faults may stand in its way, which wait for their end meanwhile.
+const MEMBERS_PATIENCE: Duration = Duration::from_secs(5);
 /// How often somebody looks who waits for a node.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -38,6 +44,8 @@ pub struct SimCluster {
     client: Client,
     /// Faults that are not undone: rules of the network, and disks as they were.
     open: Vec<Open>,
+    /// Nodes that are to be members again, once there are enough to agree to it.
+    put_off: BTreeSet<usize>,
 }
 
 /// A fault that lasts.
@@ -49,8 +57,6 @@ struct Open {
     before: BTreeMap<usize, DiskStats>,
     missed: BTreeMap<usize, u64>,
     slow_syncs: BTreeMap<usize, u64>,
-    /// Ids of members that are to be replaced.
-    replaced: BTreeMap<usize, u64>,
 }
 
 type Counted = BTreeMap<String, u64>;
@@ -64,6 +70,7 @@ impl SimCluster {
             network,
             client,
             open: Vec::new(),
+            put_off: BTreeSet::new(),
         }
     }
 
@@ -119,7 +126,8 @@ impl SimCluster {
         BTreeMap::from([("started".to_owned(), nodes.len() as u64)])
     }
 
-    async fn stop(&self, node: usize) -> Result<()> {
+    /// Has a node leave in order. One that does not is killed.
+    async fn stop(&self, node: usize) {
         self.orders
             .order(move |world| {
                 if let Some(program) = world.place(node).program() {
@@ -127,14 +135,13 @@ impl SimCluster {
                 }
             })
             .await;
-        let give_up = Instant::now() + READY_LIMIT;
+        let give_up = Instant::now() + STOP_LIMIT;
         while self.orders.running().get(node).copied().unwrap_or(false) {
             if Instant::now() >= give_up {
-                bail!("n{} does not stop", node + 1);
+                self.crash(&[node], false, 0).await;
             }
             sleep(PAUSE).await;
         }
-        Ok(())
     }
 
     /// Ends processes, or machines, all in one moment.
@@ -254,26 +261,27 @@ impl SimCluster {
     async fn insist<T, F>(
         &self,
         what: &str,
+        limit: Duration,
         mut change: impl FnMut(quorate_client::Cluster) -> F,
     ) -> Result<T>
     where
         F: Future<Output = quorate_client::Result<T>>,
     {
-        let give_up = Instant::now() + MEMBERS_LIMIT;
+        let give_up = Instant::now() + limit;
         loop {
             let cluster = self.client.with_timeout(Duration::from_secs(10)).cluster();
             match change(cluster).await {
                 Ok(done) => return Ok(done),
                 Err(error) if Instant::now() >= give_up => {
-                    return Err(error).with_context(|| format!("{what}, for {MEMBERS_LIMIT:?}"));
+                    return Err(error).with_context(|| format!("{what}, for {limit:?}"));
                 }
                 Err(_) => sleep(Duration::from_millis(200)).await,
             }
         }
     }
 
-    /// Has a node that is no member any more, or never was, join as a new one, in place of `old`.
-    async fn join(&self, node: usize, old: Option<u64>) -> Result<()> {
+    /// Has a node join as a new one, in place of all that were at its address before.
+    async fn join(&self, node: usize, limit: Duration) -> Result<()> {
         self.orders
             .order(move |world| {
                 world.crash(node, Unflushed::Lost, false);
@@ -284,11 +292,9 @@ impl SimCluster {
                 world.start(node);
             })
             .await;
-        if let Some(old) = old {
-            self.remove(old).await?;
-        }
+        self.remove(node, limit).await?;
         let address = self.hosts().await[node].address(Plane::Peers).to_string();
-        self.insist("add a node", |cluster| {
+        self.insist("add a node", limit, |cluster| {
             let address = address.clone();
             async move { cluster.add(address).await }
         })
@@ -296,14 +302,29 @@ impl SimCluster {
         self.ready(&[node]).await
     }
 
-    /// Removes a member, if it is one.
-    async fn remove(&self, id: u64) -> Result<()> {
-        self.insist("remove a node", |cluster| async move {
-            let members = cluster.status().await?.members;
-            if members.iter().any(|member| member.node_id == id) {
-                cluster.remove(id).await?;
+    /// The same, but if that cannot be done now it is put off until all is healed.
+    async fn join_or_put_off(&mut self, node: usize, counted: &mut Counted) {
+        match timeout(2 * MEMBERS_PATIENCE, self.join(node, MEMBERS_PATIENCE)).await {
+            Ok(Ok(())) => count(counted, "joined", 1),
+            _ => {
+                self.put_off.insert(node);
+                count(counted, "put_off", 1);
             }
-            Ok(())
+        }
+    }
+
+    /// Removes whatever members are at the address of a place.
+    async fn remove(&self, node: usize, limit: Duration) -> Result<()> {
+        let address = self.hosts().await[node].address(Plane::Peers).to_string();
+        self.insist("remove a node", limit, |cluster| {
+            let address = address.clone();
+            async move {
+                let members = cluster.status().await?.members;
+                for member in members.iter().filter(|member| member.peer_address == address) {
+                    cluster.remove(member.node_id).await?;
+                }
+                Ok(())
+            }
         })
         .await
     }
@@ -320,7 +341,6 @@ impl SimCluster {
                     before: BTreeMap::new(),
                     missed: BTreeMap::new(),
                     slow_syncs: BTreeMap::new(),
-                    replaced: BTreeMap::new(),
                 };
                 for node in nodes {
                     let place = world.place(node);
@@ -343,7 +363,7 @@ impl SimCluster {
     }
 
     /// Undoes what a fault left, and tells what it did.
-    async fn end(&self, open: Open) -> Result<Counted> {
+    async fn end(&mut self, open: Open) -> Result<Counted> {
         let mut counted = Counted::new();
         for rule in &open.rules {
             tell(&mut counted, self.network.lift(*rule));
@@ -388,25 +408,22 @@ impl SimCluster {
             Fault::BitFlip { .. } | Fault::Rollback => {
                 self.start(&nodes).await;
                 for &node in &nodes {
-                    let started = timeout(Duration::from_secs(5), self.ready(&[node])).await;
+                    let started = timeout(READY_PATIENCE, self.ready(&[node])).await;
                     if !matches!(started, Ok(Ok(()))) {
-                        self.join(node, open.replaced.get(&node).copied()).await?;
-                        count(&mut counted, "replaced", 1);
+                        self.join_or_put_off(node, &mut counted).await;
                     }
                 }
             }
             Fault::Wipe | Fault::Shrink => {
                 for &node in &nodes {
-                    self.join(node, open.replaced.get(&node).copied()).await?;
-                    count(&mut counted, "joined", 1);
+                    self.join_or_put_off(node, &mut counted).await;
                 }
             }
             Fault::Grow => {
                 for &node in &nodes {
-                    if let Some(id) = self.node_id(node).await {
-                        self.remove(id).await?;
-                    }
+                    self.remove(node, MEMBERS_LIMIT).await?;
                     self.crash(&[node], false, 0).await;
+                    self.put_off.remove(&node);
                     count(&mut counted, "removed", 1);
                 }
             }
@@ -440,15 +457,17 @@ impl SimCluster {
         Ok(counted)
     }
 
-    async fn inflict_once(&self, fault: &Fault, nodes: &[usize], seed: u64) -> Result<(Done, Counted)> {
+    async fn inflict_once(&self, fault: &Fault, nodes: &[usize]) -> Result<(Done, Counted)> {
         let mut counted = Counted::new();
         match fault {
             Fault::Restart => {
                 for &node in nodes {
-                    self.stop(node).await?;
+                    self.stop(node).await;
                     self.start(&[node]).await;
-                    self.ready(&[node]).await?;
+                    // Others may be cut off or down: then it is not the restart that keeps it from being ready.
+                    let ready = timeout(READY_PATIENCE, self.ready(&[node])).await;
                     count(&mut counted, "restarted", 1);
+                    count(&mut counted, "ready", u64::from(matches!(ready, Ok(Ok(())))));
                 }
             }
             Fault::Reset => {
@@ -484,7 +503,6 @@ impl SimCluster {
                 ));
             }
         }
-        let _ = seed;
         Ok((Done::Yes, counted))
     }
 }
@@ -519,7 +537,7 @@ impl Cluster for SimCluster {
 
     async fn inflict(&mut self, fault: &Fault, nodes: &[usize], seed: u64) -> Result<(Done, Counted)> {
         if !fault.lasts() {
-            return self.inflict_once(fault, nodes, seed).await;
+            return self.inflict_once(fault, nodes).await;
         }
         if let Some(rules) = self.rules(fault, nodes).await {
             let open = self.begun(fault, nodes, rules).await;
@@ -533,7 +551,7 @@ impl Cluster for SimCluster {
             Fault::PowerLoss => counted = self.crash(nodes, true, seed).await,
             Fault::Stop => {
                 for &node in nodes {
-                    self.stop(node).await?;
+                    self.stop(node).await;
                     count(&mut counted, "stopped", 1);
                 }
             }
@@ -598,16 +616,13 @@ impl Cluster for SimCluster {
                 let bits = *bits;
                 let flipped = self.flip(nodes, bits, seed).await;
                 count(&mut counted, "bits_flipped", flipped);
-                self.remember(&mut open).await;
             }
             Fault::Rollback => {
-                self.remember(&mut open).await;
                 self.crash(nodes, false, seed).await;
                 let rolled = self.roll_back(nodes).await;
                 count(&mut counted, "rolled_back", rolled);
             }
             Fault::Wipe => {
-                self.remember(&mut open).await;
                 self.crash(nodes, false, seed).await;
                 self.each(nodes, |world, node| world.place(node).disk.wipe())
                     .await;
@@ -627,14 +642,15 @@ impl Cluster for SimCluster {
                     .begun(fault, &(first..first + count_new).collect::<Vec<_>>(), Vec::new())
                     .await;
                 for node in open.nodes.clone() {
-                    self.join(node, None).await?;
-                    count(&mut counted, "joined", 1);
+                    self.join_or_put_off(node, &mut counted).await;
                 }
             }
             Fault::Shrink => {
-                self.remember(&mut open).await;
-                for (node, id) in open.replaced.clone() {
-                    self.remove(id).await?;
+                for &node in nodes {
+                    if let Err(error) = self.remove(node, MEMBERS_PATIENCE).await {
+                        self.open.push(open);
+                        return Ok((Done::Unknown(format!("{error:#}")), counted));
+                    }
                     self.crash(&[node], false, seed).await;
                     count(&mut counted, "removed", 1);
                 }
@@ -674,6 +690,9 @@ impl Cluster for SimCluster {
         for open in std::mem::take(&mut self.open) {
             self.end(open).await?;
         }
+        for node in std::mem::take(&mut self.put_off) {
+            self.join(node, MEMBERS_LIMIT).await?;
+        }
         // Nodes that have stopped by themselves are started by whoever looks after them.
         let members = self.client.with_timeout(READY_LIMIT).cluster().status().await;
         let addresses: Option<BTreeSet<String>> = members.ok().map(|status| {
@@ -698,14 +717,6 @@ impl Cluster for SimCluster {
 }
 
 impl SimCluster {
-    async fn remember(&self, open: &mut Open) {
-        for &node in &open.nodes {
-            if let Some(id) = self.node_id(node).await {
-                open.replaced.insert(node, id);
-            }
-        }
-    }
-
     async fn flip(&self, nodes: &[usize], bits: u64, seed: u64) -> u64 {
         let nodes = nodes.to_vec();
         self.orders

@@ -23,6 +23,7 @@ mod exclusive;
 mod held;
 mod life;
 mod limit;
+mod log;
 mod once;
 mod register;
 
@@ -30,6 +31,10 @@ pub use exclusive::{a_group_has_one_lease, activity_passes_on, groups_are_in_ord
 pub use held::nothing_is_forgotten;
 pub use life::traces_are_lives;
 pub use limit::{Turned, never_above, refusals_are_typed};
+pub use log::{
+    index_order_is_real_time_order, reads_are_fresh, refused_is_not_executed, replicas_agree,
+    time_goes_forward, transactions_are_whole, what_is_done_is_in_the_log,
+};
 pub use once::each_exactly_once;
 pub use register::a_fence_guards_a_register;
 

@@ -1,0 +1,266 @@
+//! What the replicas say that they applied.
+//!
+//! Each replica writes down every entry as it applies it; `docs/audit-log.md` is the page about the format, and
+//! only what a checker decides from is read of it. [`Audit`] is the logs of all replicas laid over each other:
+//! an entry that several have must be the same, and one that a replica applied again after a restart too.
+//!
+//! A log may lack its end, where a machine lost power, and entries that a snapshot took the place of. What no
+//! replica has is a *hole*, and nothing is concluded from it.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use crate::history::RequestId;
+use crate::ids::MessageId;
+use crate::view::Event;
+
+/// Differences between replicas that are told of; more tell nothing new.
+const DIFFERENCES_MAX: usize = 100;
+
+/// The entries that the replicas applied.
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    entries: BTreeMap<u64, Entry>,
+    restored: BTreeMap<u64, Vec<(String, String)>>,
+    differences: Vec<String>,
+    compared: u64,
+}
+
+/// An applied entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Entry {
+    /// Its place in the log.
+    pub index: u64,
+    /// Term of the leader that wrote it.
+    pub term: u64,
+    /// Cluster time after it.
+    pub at_ms: u64,
+    /// State hash after it.
+    pub hash: String,
+    /// The members from here on, if it is about them.
+    pub members: Option<serde_json::Value>,
+    /// In the order in which they were applied.
+    pub requests: Vec<Request>,
+    /// What happened to messages, in order.
+    pub events: Vec<Change>,
+}
+
+/// One request of a client, or of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Request {
+    /// Absent for what nodes ask by themselves, or on behalf of a stream.
+    pub id: Option<RequestId>,
+    /// `publish`, `lease`, `settle`, `transact`, …
+    pub kind: String,
+    /// Why it was refused; absent = done.
+    pub refused: Option<String>,
+    /// It had been executed before, in this entry, and changed nothing here.
+    pub repeats: Option<u64>,
+}
+
+/// What happened to a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Change {
+    /// The message.
+    pub message: MessageId,
+    /// Name of the queue where it happened.
+    pub queue: String,
+    /// Id of that queue.
+    pub queue_id: u64,
+    /// By the words of the trace: see [`Event::change`].
+    pub change: String,
+    /// Of a lease: its number among all.
+    pub fence: Option<u64>,
+    /// Of a lease: from 1.
+    pub attempt: Option<u32>,
+    /// The time that the change names, cluster time.
+    pub until_ms: Option<u64>,
+    /// Why it died or left.
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Line {
+    entry: Option<Entry>,
+    restored: Option<Restored>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Restored {
+    index: u64,
+    hash: String,
+}
+
+impl Audit {
+    /// Adds the log of one replica. Lines that do not parse, of which a killed process leaves one, are taken
+    /// for absent.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read.
+    pub fn add(&mut self, node: &str, from: impl BufRead) -> Result<()> {
+        for line in from.split(b'\n') {
+            let line = line.with_context(|| format!("read the audit log of {node}"))?;
+            let Ok(line) = serde_json::from_slice::<Line>(&line) else {
+                continue;
+            };
+            if let Some(entry) = line.entry {
+                self.applied(node, entry);
+            }
+            if let Some(restored) = line.restored {
+                let of_index = self.restored.entry(restored.index).or_default();
+                of_index.push((node.to_owned(), restored.hash));
+            }
+        }
+        Ok(())
+    }
+
+    fn applied(&mut self, node: &str, entry: Entry) {
+        let Some(known) = self.entries.get(&entry.index) else {
+            self.entries.insert(entry.index, entry);
+            return;
+        };
+        self.compared += 1;
+        if *known == entry {
+            return;
+        }
+        if self.differences.len() < DIFFERENCES_MAX {
+            self.differences.push(format!(
+                "{node} applied another entry {} than others: term {} and hash {}, not {} and {}",
+                entry.index, entry.term, entry.hash, known.term, known.hash
+            ));
+        }
+    }
+
+    /// The entry of this index, if a replica has it.
+    #[must_use]
+    pub fn entry(&self, index: u64) -> Option<&Entry> {
+        self.entries.get(&index)
+    }
+
+    /// All entries, by index.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    /// There is an entry for each index from the first one of the cluster to the last one that is known.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let ends = self.entries.first_key_value().zip(self.entries.last_key_value());
+        ends.is_some_and(|((&first, _), (&last, _))| {
+            first <= 1 && last - first + 1 == self.entries.len() as u64
+        })
+    }
+
+    /// How often an entry or a snapshot could be compared with that of another replica or life.
+    #[must_use]
+    pub fn compared(&self) -> u64 {
+        let restored = self.restored.iter();
+        let known = restored.filter(|(index, _)| self.entries.contains_key(index));
+        self.compared + known.map(|(_, hashes)| hashes.len() as u64).sum::<u64>()
+    }
+
+    /// Where replicas, or lives of one, do not agree: the first hundred of them.
+    #[must_use]
+    pub fn differences(&self) -> Vec<String> {
+        let mut differences = self.differences.clone();
+        for (index, hashes) in &self.restored {
+            let Some(entry) = self.entries.get(index) else {
+                continue;
+            };
+            for (node, hash) in hashes.iter().filter(|(_, hash)| *hash != entry.hash) {
+                differences.push(format!(
+                    "{node} restored a snapshot at {index} with hash {hash}; applied was {}",
+                    entry.hash
+                ));
+            }
+        }
+        differences
+    }
+
+    /// What happened to messages, in order. Queues that had one name one after the other are told apart.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        let mut events = Vec::new();
+        for entry in self.entries.values() {
+            for (ordinal, change) in (0..).zip(&entry.events) {
+                events.push(Event {
+                    message: change.message,
+                    index: entry.index,
+                    ordinal,
+                    at_ms: entry.at_ms,
+                    queue: format!("{}#{}", change.queue, change.queue_id),
+                    change: change.change.clone(),
+                    attempt: change.attempt,
+                    fence: change.fence,
+                    until_ms: change.until_ms,
+                    reason: change.reason.clone(),
+                    ..Event::default()
+                });
+            }
+        }
+        events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = include_str!("../samples/audit.jsonl");
+
+    fn of(logs: &[&str]) -> Audit {
+        let mut audit = Audit::default();
+        for log in logs {
+            audit.add("n", log.as_bytes()).expect("memory can be read");
+        }
+        audit
+    }
+
+    #[test]
+    fn what_nodes_write_is_read_and_equal_logs_are_equal() {
+        let audit = of(&[SAMPLE, SAMPLE]);
+        assert!(audit.entries().count() > 3 && audit.compared() > 3);
+        assert_eq!(audit.differences(), Vec::<String>::new());
+        assert!(audit.events().iter().any(|event| event.change == "leased"));
+        assert!(
+            audit
+                .entries()
+                .any(|entry| entry.requests.iter().any(|request| request.id.is_some()))
+        );
+    }
+
+    #[test]
+    fn another_hash_time_or_event_at_one_index_is_a_difference() {
+        let one = r#"{"entry":{"index":5,"term":1,"at_ms":7,"hash":"a","events":[{"message":"5-0","queue":"q","queue_id":1,"change":"due"}]}}"#;
+        for (from, to) in [("\"a\"", "\"b\""), (":7,", ":8,"), ("due", "acked")] {
+            assert_eq!(of(&[one, &one.replace(from, to)]).differences().len(), 1, "{to}");
+        }
+        let restored = r#"{"restored":{"index":5,"term":1,"at_ms":7,"hash":"b"}}"#;
+        assert_eq!(of(&[restored, one]).differences().len(), 1);
+        assert_eq!(
+            of(&[&restored.replace("\"b\"", "\"a\""), one])
+                .differences()
+                .len(),
+            0
+        );
+    }
+
+    #[test]
+    fn a_torn_line_is_absent_and_a_hole_is_seen() {
+        let entry = |index: u64| format!("{{\"entry\":{{\"index\":{index}}}}}\n");
+        let torn = format!("{}{{\"entry\":{{\"ind\n\n{}", entry(1), entry(2));
+        assert!(of(&[&torn]).is_whole());
+        assert!(!of(&[&entry(1), &entry(3)]).is_whole());
+        assert!(!of(&[&entry(9)]).is_whole());
+        assert!(!Audit::default().is_whole());
+    }
+}
