@@ -215,6 +215,11 @@ impl Answer {
         match &mut self {
             Self::Redriven(answer) => answer.next = 0,
             Self::RedriveUndone(answer) => answer.next = 0,
+            Self::Leased(answer) => {
+                for commit in answer.deliveries.iter_mut().filter_map(|one| one.commit.as_mut()) {
+                    commit.term = 0;
+                }
+            }
             Self::Transacted(answer) => {
                 for commit in answer.published.iter_mut().filter_map(|one| one.commit.as_mut()) {
                     commit.term = 0;

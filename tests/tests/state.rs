@@ -220,6 +220,7 @@ async fn see(cluster: &Cluster, client: &Client) -> Result<Seen> {
     let mut messages = BTreeMap::new();
     for queue in &mut queues {
         queue.active_consumer = None;
+        queue.read_index = 0;
         let mut here: Vec<MessageInfo> = client
             .browse(&queue.name)
             .with_content()

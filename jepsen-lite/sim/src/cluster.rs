@@ -382,7 +382,7 @@ impl SimCluster {
             }
             Fault::ClockJump { ms } => {
                 self.each(&nodes, move |world, node| {
-                    world.place(node).clock.wall_offset_ms -= ms
+                    world.place(node).clock.wall_offset_ms -= ms;
                 })
                 .await;
             }
@@ -557,19 +557,19 @@ impl Cluster for SimCluster {
             }
             Fault::Pause => {
                 self.each(nodes, |world, node| world.place(node).paused = true)
-                    .await
+                    .await;
             }
             Fault::SlowCpu { percent } => {
                 let percent = *percent;
                 self.each(nodes, move |world, node| {
-                    world.place(node).percent = Some(percent)
+                    world.place(node).percent = Some(percent);
                 })
                 .await;
             }
             Fault::ClockJump { ms } => {
                 let ms = *ms;
                 self.each(nodes, move |world, node| {
-                    world.place(node).clock.wall_offset_ms += ms
+                    world.place(node).clock.wall_offset_ms += ms;
                 })
                 .await;
                 count(&mut counted, "clocks", nodes.len() as u64);
@@ -577,7 +577,7 @@ impl Cluster for SimCluster {
             Fault::ClockDrift { per_mille } => {
                 let per_mille = *per_mille;
                 self.each(nodes, move |world, node| {
-                    world.place(node).clock.drift_per_mille = per_mille
+                    world.place(node).clock.drift_per_mille = per_mille;
                 })
                 .await;
                 count(&mut counted, "clocks", nodes.len() as u64);
@@ -597,7 +597,7 @@ impl Cluster for SimCluster {
             }
             Fault::WriteError => {
                 self.each(nodes, |world, node| world.place(node).disk.fail_write(0))
-                    .await
+                    .await;
             }
             // One is enough: the node must stop at the first.
             Fault::SyncError { .. } => {
@@ -727,7 +727,7 @@ impl SimCluster {
                     for _ in 0..bits {
                         let regions = [Region::Log, Region::Meta, Region::Contents, Region::Images];
                         let region = regions[usize::try_from(rng.below(4)).expect("below four")];
-                        flipped += u64::from(world.place(node).disk.corrupt(region, rng.next()));
+                        flipped += u64::from(world.place(node).disk.corrupt(region, rng.draw()));
                     }
                 }
                 flipped
@@ -756,7 +756,7 @@ impl SimCluster {
 /// What is left of writes that were not flushed. The engine buffers some of them in the process, so a kill may
 /// lose a part, too.
 fn unflushed(rng: &mut Rng, power: bool) -> Unflushed {
-    let seed = rng.next();
+    let seed = rng.draw();
     match (power, rng.below(4)) {
         (true, 0 | 1) => Unflushed::Lost,
         (true, _) | (false, 0) => Unflushed::Prefix { seed },

@@ -88,7 +88,7 @@ impl Program {
         let refused = Arc::clone(&refuse);
         let clients =
             quorate_gateway_grpc::serve_with_incoming(incoming(listener), node.broker(), async move {
-                refused.notified().await
+                refused.notified().await;
             });
         let mut clients = tokio::spawn(clients);
         *self.state.lock() = State::Running(node.broker());

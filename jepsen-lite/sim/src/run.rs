@@ -111,7 +111,7 @@ pub fn run(order: &Order) -> Result<Summary> {
     let first: Vec<usize> = (0..schedule.nodes).collect();
     let course = async {
         cluster.ready(&first).await.context("form a cluster")?;
-        trial::conduct(schedule, &mut cluster, &access).await
+        Box::pin(trial::conduct(schedule, &mut cluster, &access)).await
     };
     let limit = REST + Duration::from_millis(schedule.load_ms + 4 * schedule.heal_ms);
     let course = world.run(limit, course);

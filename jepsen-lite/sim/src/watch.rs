@@ -134,7 +134,7 @@ impl Watch {
     /// Looks at the nodes, every now and then.
     pub(crate) fn look(&mut self, tick: u64, places: &[Place]) {
         self.shared.lock().tick = tick;
-        if tick % LOOK_TICKS != 0 {
+        if !tick.is_multiple_of(LOOK_TICKS) {
             return;
         }
         for (number, place) in places.iter().enumerate() {
@@ -145,7 +145,7 @@ impl Watch {
             }
             self.look_at(number, place.lives, broker.status());
         }
-        if tick % DISKS_TICKS == 0 {
+        if tick.is_multiple_of(DISKS_TICKS) {
             self.look_at_disks(places);
         }
     }

@@ -383,7 +383,7 @@ impl Place {
     fn run(&mut self, tick: u64) {
         self.clock.tick();
         if let Some(strobe_ms) = self.strobe_ms
-            && tick % STROBE_TICKS == 0
+            && tick.is_multiple_of(STROBE_TICKS)
         {
             self.clock.wall_offset_ms += if self.strobed { -strobe_ms } else { strobe_ms };
             self.strobed = !self.strobed;

@@ -143,7 +143,7 @@ impl Forward for Echo {
         let bytes = request.into_inner().batch;
         let pause = rand::random_range(0..5);
         tokio::time::sleep(Duration::from_millis(pause)).await;
-        if bytes.len() % 7 == 0 {
+        if bytes.len().is_multiple_of(7) {
             return Err(Status::unavailable("a multiple of seven"));
         }
         Ok(Response::new(ForwardResponse { result: None }))
