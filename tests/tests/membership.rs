@@ -52,7 +52,7 @@ async fn any_start_order_and_a_late_node_make_one_cluster() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_that_was_away_for_long_gets_a_snapshot() -> Result<()> {
-    let mut trial = Trial::start("a_follower_that_was_away_for_long_gets_a_snapshot").await?;
+    let mut trial = Box::pin(Trial::start("a_follower_that_was_away_for_long_gets_a_snapshot")).await?;
     trial.progress().await?;
     let leader = trial.cluster.leader().await?;
     let away = (leader + 1) % 3;
