@@ -13,17 +13,17 @@ use quorate_tests::trial::{Trial, small_snapshots};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_node_loses_power() -> Result<()> {
-    nodes_lose_power("one_node_loses_power", 1).await
+    Box::pin(nodes_lose_power("one_node_loses_power", 1)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_lose_power() -> Result<()> {
-    nodes_lose_power("two_nodes_lose_power", 2).await
+    Box::pin(nodes_lose_power("two_nodes_lose_power", 2)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_nodes_lose_power() -> Result<()> {
-    nodes_lose_power("all_nodes_lose_power", 3).await
+    Box::pin(nodes_lose_power("all_nodes_lose_power", 3)).await
 }
 
 /// The other tests here prove something only if they fail when syncs do nothing.
