@@ -89,7 +89,7 @@ impl Trial {
         let deliveries_max = mix.deliveries_max;
         let access = Access::tcp(cluster.endpoints());
         let workload = Arc::new(Queue::<Native>::new(mix));
-        let load = Load::start(workload, &access, seed, &recorder).await?;
+        let load = Box::pin(Load::start(workload, &access, seed, &recorder)).await?;
         Ok(Self {
             cluster,
             recorder,
