@@ -56,6 +56,7 @@ pub use broker::Broker;
 pub use config::Config;
 pub use error::BrokerError;
 pub use node::{Failure, Node, StartError};
+pub use quorate_raft::panic_is_caught;
 
 /// Where a node's connections and time come from: see [`Config::transport`] and
 /// [`Config::clock`].

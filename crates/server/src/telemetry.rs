@@ -41,9 +41,13 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Fatal> {
 
 /// A panic is a broken invariant, in whichever task it happens: the node stops
 /// at once instead of going on with a part of it gone. Nothing that was
-/// confirmed depends on an orderly end.
+/// confirmed depends on an orderly end. What the storage engine throws is not
+/// one: it is caught, and told as what it is, damage or a failed disk.
 fn stop_on_panic() {
     panic::set_hook(Box::new(|panic| {
+        if quorate_node::panic_is_caught() {
+            return;
+        }
         let backtrace = std::backtrace::Backtrace::capture();
         tracing::error!("bug: {panic}\n{backtrace}");
         std::process::exit(Exit::Bug as i32);

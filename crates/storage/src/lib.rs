@@ -70,6 +70,7 @@ mod medium;
 mod meta;
 mod opening;
 mod options;
+mod panics;
 mod progress;
 #[cfg(feature = "simulation")]
 pub mod simulation;
@@ -82,5 +83,6 @@ pub use error::{OpenError, StorageError};
 pub use journal::{Coverage, Journal, JournalStats};
 pub use log::{Done, FLUSH_BUCKETS, Log, LogStats, Record};
 pub use options::Options;
+pub use panics::panic_is_caught;
 pub use snapshots::{SnapshotInfo, SnapshotReader, SnapshotWriter, Snapshots};
 pub use store::{Identity, Store};

@@ -9,11 +9,11 @@
 //! - no flusher thread: a flush happens when someone waits for it;
 //! - `snap.*.generating`, left behind by a crash while opening, is removed before opening, because sled
 //!   takes it for a damaged snapshot and refuses for ever;
-//! - opening runs under `catch_unwind`, because sled panics on some damage.
+//! - every call is [`caught`], because sled panics on some damage, and when it closes a database whose disk
+//!   fails.
 
 use std::fs;
 use std::io::ErrorKind;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::{Engine, Space, VALUE_LEN_MAX, Walk};
 use crate::error::{OpenError, StorageError};
+use crate::panics::caught;
 use crate::{files, hook};
 
 /// sled writes its file in segments of this size. It is fixed when a database is created.
@@ -33,11 +34,16 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// One sled database.
 pub(crate) struct Disk {
-    // The order of the fields is the order of dropping: trees before the database.
-    trees: Vec<sled::Tree>,
-    db: sled::Db,
+    /// There until it is dropped.
+    sled: Option<Sled>,
     path: PathBuf,
     _watch: hook::Watch,
+}
+
+/// The order of the fields is the order of dropping: trees before the database.
+struct Sled {
+    trees: Vec<sled::Tree>,
+    db: sled::Db,
 }
 
 impl Disk {
@@ -60,12 +66,11 @@ impl Disk {
             .cache_capacity(cache_bytes)
             .flush_every_ms(None)
             .use_compression(false);
-        let (db, trees) = Self::open_patiently(path, spaces, &config)?;
+        let sled = Self::open_patiently(path, spaces, &config)?;
         let file = path.join("db");
         let watch = hook::watch(&file).map_err(StorageError::io(format!("watch {}", file.display())))?;
         let disk = Disk {
-            trees,
-            db,
+            sled: Some(sled),
             path: path.to_owned(),
             _watch: watch,
         };
@@ -76,9 +81,7 @@ impl Disk {
             ));
         }
         if created {
-            disk.db
-                .flush()
-                .map_err(|error| disk.failed("flush after creation", &error))?;
+            disk.flush()?;
             for file in ["conf", "db", "blobs"] {
                 files::sync(&path.join(file))?;
             }
@@ -89,22 +92,18 @@ impl Disk {
     }
 
     /// Opening, with a wait for sled's lock, and with panics turned into errors.
-    fn open_patiently(
-        path: &Path,
-        spaces: &[&str],
-        config: &sled::Config,
-    ) -> Result<(sled::Db, Vec<sled::Tree>), OpenError> {
+    fn open_patiently(path: &Path, spaces: &[&str], config: &sled::Config) -> Result<Sled, OpenError> {
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
-            let attempt = AssertUnwindSafe(|| {
+            let attempt = || {
                 let db = config.open()?;
                 let trees = spaces
                     .iter()
                     .map(|name| db.open_tree(name))
                     .collect::<sled::Result<Vec<_>>>()?;
-                Ok::<_, sled::Error>((db, trees))
-            });
-            let (opened, listed) = hook::while_opening(|| catch_unwind(attempt));
+                Ok::<_, sled::Error>(Sled { trees, db })
+            };
+            let (opened, listed) = hook::while_opening(|| caught(attempt));
             match opened {
                 Ok(Ok(_)) if cfg!(target_os = "linux") && listed == 0 => return Err(OpenError::HookInactive),
                 Ok(Ok(opened)) => return Ok(opened),
@@ -123,9 +122,13 @@ impl Disk {
                     return Err(StorageError::io(format!("open database {}", path.display()))(error).into());
                 }
                 Ok(Err(error)) => return Err(OpenError::damaged(path.join("db"), error.to_string())),
-                Err(panic) => return Err(OpenError::damaged(path.join("db"), panic_text(&*panic))),
+                Err(panic) => return Err(OpenError::damaged(path.join("db"), panic)),
             }
         }
+    }
+
+    fn sled(&self) -> &Sled {
+        self.sled.as_ref().expect("it is there until this is dropped")
     }
 
     /// The directory of the database.
@@ -152,11 +155,11 @@ impl Disk {
 
     /// Runs one call into sled; a panic inside it is an error like any other.
     fn call<T>(&self, action: &str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, StorageError> {
-        match catch_unwind(AssertUnwindSafe(call)) {
+        match caught(call) {
             Ok(result) => result.map_err(|error| self.failed(action, &error)),
             Err(panic) => Err(StorageError::Engine {
                 path: self.path.clone(),
-                what: format!("{action} panicked: {}", panic_text(&*panic)),
+                what: format!("{action} panicked: {panic}"),
             }),
         }
     }
@@ -178,6 +181,16 @@ impl Disk {
     }
 }
 
+impl Drop for Disk {
+    /// sled syncs once more, and panics if that fails. Nothing hangs on it: what was confirmed was flushed.
+    fn drop(&mut self) {
+        let sled = self.sled.take();
+        if let Err(panic) = caught(|| drop(sled)) {
+            tracing::warn!(database = %self.path.display(), "closing it failed: {panic}");
+        }
+    }
+}
+
 impl Engine for Disk {
     fn put(&self, space: Space, key: &[u8], value: &[u8]) -> Result<(), StorageError> {
         assert!(
@@ -185,32 +198,32 @@ impl Engine for Disk {
             "a value of {} bytes could become a blob file",
             value.len()
         );
-        self.call("write", || self.trees[space.0].insert(key, value))
+        self.call("write", || self.sled().trees[space.0].insert(key, value))
             .map(|_previous| ())
     }
 
     fn remove(&self, space: Space, key: &[u8]) -> Result<(), StorageError> {
-        self.call("remove", || self.trees[space.0].remove(key))
+        self.call("remove", || self.sled().trees[space.0].remove(key))
             .map(|_previous| ())
     }
 
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        let value = self.call("read", || self.trees[space.0].get(key))?;
+        let value = self.call("read", || self.sled().trees[space.0].get(key))?;
         Ok(value.map(|value| to_bytes(&value)))
     }
 
     fn ascend(&self, space: Space, from: &[u8]) -> Walk<'_> {
-        let mut range = self.trees[space.0].range(from..);
+        let mut range = self.sled().trees[space.0].range(from..);
         self.walk(move || range.next())
     }
 
     fn descend(&self, space: Space, to: &[u8]) -> Walk<'_> {
-        let mut range = self.trees[space.0].range(..=to);
+        let mut range = self.sled().trees[space.0].range(..=to);
         self.walk(move || range.next_back())
     }
 
     fn flush(&self) -> Result<(), StorageError> {
-        self.call("flush", || self.db.flush()).map(|_bytes| ())
+        self.call("flush", || self.sled().db.flush()).map(|_bytes| ())
     }
 
     fn syncs(&self) -> Option<u64> {
@@ -230,13 +243,6 @@ impl Engine for Disk {
 
 fn to_bytes(value: &sled::IVec) -> Bytes {
     Bytes::copy_from_slice(value)
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("panic without a message")
-        .to_owned()
 }
 
 fn first_blob(path: &Path) -> Option<PathBuf> {
