@@ -23,7 +23,6 @@
 //! leads. Reflection shows the public API.
 
 mod cluster;
-mod connection;
 mod consume;
 mod convert;
 mod error;
@@ -42,6 +41,7 @@ use std::time::Duration;
 use futures_util::{Stream, TryStreamExt as _};
 
 use quorate_node::Broker;
+use quorate_node::environment::Connection;
 use quorate_proto::v1;
 use quorate_proto::v1::broker_server::BrokerServer;
 use quorate_proto::v1::cluster_server::ClusterServer;
@@ -50,8 +50,6 @@ use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
-
-use crate::connection::Anonymous;
 
 /// Largest request: a message of the largest body with the largest headers, or
 /// a publish of the most bytes, and what surrounds them.
@@ -125,7 +123,7 @@ where
         .add_service(ClusterServer::new(cluster::Service { broker }))
         .add_service(health)
         .add_service(reflection)
-        .serve_with_incoming_shutdown(incoming.map_ok(Anonymous), shutdown)
+        .serve_with_incoming_shutdown(incoming.map_ok(Connection::new), shutdown)
         .await;
     reporting.abort();
     result.map_err(|error| wrap(error.into()))
