@@ -77,7 +77,7 @@ fn schedule(workload: &str, steps: Vec<Step>) -> Schedule {
         about: String::new(),
         seed: quorate_seed(workload),
         nodes: 3,
-        load_ms: if steps.is_empty() { 3_000 } else { 8_000 },
+        load_ms: if steps.is_empty() { 5_000 } else { 8_000 },
         heal_ms: 30_000,
         workload: Workload {
             name: workload.to_owned(),

@@ -1,6 +1,6 @@
 //! Processes that ended, and what their logs say that no log should.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -81,7 +81,6 @@ impl Machines {
 /// Puts together what is known of the processes and their logs.
 pub(super) fn oddities(
     exits: Vec<Exit>,
-    failed_disks: &BTreeSet<usize>,
     logs: impl Iterator<Item = (usize, PathBuf)>,
     peaks: BTreeMap<usize, Usage>,
 ) -> Result<Oddities> {
@@ -89,9 +88,6 @@ pub(super) fn oddities(
     for (node, path) in logs {
         let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         let told = log.lines().filter(|line| line.contains("panicked at"));
-        // The storage engine's flusher panics when its sync fails; the node then stops by itself.
-        let by_disk = |line: &str| failed_disks.contains(&node) && line.contains("/sled-");
-        let told = told.filter(|line| !by_disk(line));
         panics.extend(told.map(|line| (node, line.to_owned())));
     }
     Ok(Oddities { exits, panics, peaks })

@@ -237,7 +237,7 @@ impl Machines {
         self.note_exits();
         let peaks = self.samples.stop().await;
         let logs = (0..self.nodes.node_count()).map(|node| (node, self.nodes.log_file(node)));
-        exits::oddities(std::mem::take(&mut self.exits), &self.failed_disks, logs, peaks)
+        exits::oddities(std::mem::take(&mut self.exits), logs, peaks)
     }
 
     /// Nodes that run and do not stand still.
