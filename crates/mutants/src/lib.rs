@@ -17,8 +17,8 @@
 //! environment variable `QUORATE_MUTANT`, read once.
 //!
 //! What each mutant does, which invariant must find it, and on which layer, is in the
-//! table of `jepsen-lite` (`jepsen-lite mutants --list`); a test there holds the table
-//! against the sources.
+//! table of `jepsen-lite/mutants` (`cargo run -p jepsen-lite-mutants -- --list`); a test
+//! there holds the table against the sources.
 
 /// Whether that mutant was chosen for this process; `false`, as a constant, unless
 /// mutants are compiled in.

@@ -11,6 +11,7 @@ use jepsen_lite_core::check::{self, Ends};
 use jepsen_lite_core::schedule::Schedule;
 use jepsen_lite_core::verdict::{Finding, Results, Verdict, Witness};
 use jepsen_lite_workload::access::Access;
+use jepsen_lite_workload::scenarios;
 use jepsen_lite_workload::trial::{self, Course};
 use quorate_disk_shim::simulation;
 use serde::{Deserialize, Serialize};
@@ -224,8 +225,21 @@ fn judge(order: &Order, course: &Course, world: &mut World, hung: bool) -> Resul
         findings,
         seen,
         notes,
-        repeat: format!("jepsen-lite sim --seed {}", order.schedule.seed),
+        repeat: repeat(&order.schedule),
     }
+}
+
+/// The command that does a run again. A schedule that is neither a scenario nor generated is in the run folder.
+fn repeat(schedule: &Schedule) -> String {
+    let seed = schedule.seed;
+    let what = match scenarios::by_name(&schedule.name) {
+        Ok(_) => format!("jepsen-lite/scenarios/{}.json", schedule.name),
+        Err(_) => format!("--load {}", schedule.load_ms / 1_000),
+    };
+    format!(
+        "cargo run --release -p jepsen-lite-sim --example simulate -- --seeds {seed}..{} {what}",
+        seed + 1
+    )
 }
 
 /// What clients can tell of broken promises.
