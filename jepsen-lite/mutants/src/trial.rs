@@ -44,7 +44,7 @@ const LOAD_MS: u64 = 20_000;
 /// Programs with the mutants compiled in.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// Test programs by what they do: [`LOGS`], [`POWER_CUTS`].
+    /// Test programs by what they do: [`LOGS`](crate::table::LOGS), [`POWER_CUTS`].
     pub tests: BTreeMap<&'static str, PathBuf>,
     /// A program that serves runs of a simulated world; None if none are wanted.
     pub simulator: Option<PathBuf>,

@@ -13,7 +13,7 @@
 //!   other through the network only.
 //! * No real input, no blocking threads: storage does its work in steps that the simulator makes.
 //!
-//! The [trace](trace) proves it: two runs of a seed have one hash.
+//! The [trace] proves it: two runs of a seed have one hash.
 
 #![forbid(unsafe_code)]
 
