@@ -5,7 +5,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use jepsen_lite_core::judge::{Run, judge};
+use jepsen_lite_core::judge::judge;
+use jepsen_lite_core::run::Run;
 use jepsen_lite_core::verdict::Verdict;
 
 fn main() -> anyhow::Result<ExitCode> {

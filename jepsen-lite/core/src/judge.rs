@@ -2,21 +2,16 @@
 //!
 //! Each promise that something in the run bears on is one [`Finding`]. Nothing that was not looked at counts as
 //! held: a promise without anything to check is unknown by itself, and the run is, if its evidence is thinner
-//! than its schedule asks for or a fault that was done shows no effect.
+//! than its schedule asks for, or if none of the faults of one kind had an effect.
+//!
+//! Which promises apply follows from what is in the history, not from the name of the workload.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{BufReader, Read as _};
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context as _, Result};
-use serde::de::DeserializeOwned;
-
-use crate::audit::Audit;
 use crate::check::{self, Ends, Violation};
-use crate::cluster::{Done, Effect};
-use crate::history::History;
-use crate::schedule::Schedule;
+use crate::cluster::Done;
+use crate::history::{Act, History, Outcome, STALE_LEASE};
+use crate::run::Run;
 use crate::verdict::{Finding, Results, Verdict, Witness};
 
 /// Witnesses that are kept of each promise.
@@ -24,86 +19,23 @@ const WITNESSES_MAX: usize = 10;
 /// Most operations of unknown outcome, in per cent, where the schedule does not say.
 const UNKNOWN_PERCENT_MAX: u64 = 30;
 
-/// What is stored of a run.
-#[derive(Clone, Debug)]
-pub struct Run {
-    /// What was to be done.
-    pub schedule: Schedule,
-    /// What clients asked for and were told.
-    pub history: History,
-    /// What the replicas applied; empty if they were not asked to write it down.
-    pub audit: Audit,
-    /// What the faults did.
-    pub effects: Vec<Effect>,
-}
-
-impl Run {
-    /// Reads `schedule.json`, `history.jsonl`, `effects.json` and `audit/*.jsonl` of a folder. The last two may
-    /// be missing.
-    ///
-    /// # Errors
-    ///
-    /// When a file cannot be read or understood.
-    pub fn read(folder: &Path) -> Result<Self> {
-        let history = folder.join("history.jsonl");
-        let file = File::open(&history).with_context(|| format!("open {}", history.display()))?;
-        let effects = folder.join("effects.json");
-        let mut run = Self {
-            schedule: json(&folder.join("schedule.json"))?,
-            history: History::read(BufReader::new(file))?,
-            audit: Audit::default(),
-            effects: if effects.exists() {
-                json(&effects)?
-            } else {
-                Vec::new()
-            },
-        };
-        let audit = folder.join("audit");
-        if audit.is_dir() {
-            let mut files = Vec::new();
-            for entry in fs::read_dir(&audit).context("list the audit logs")? {
-                files.push(entry.context("list the audit logs")?.path());
-            }
-            files.sort();
-            for path in files {
-                let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
-                let node = path.file_stem().unwrap_or_default().to_string_lossy();
-                run.audit.add(&node, BufReader::new(file))?;
-            }
-        }
-        Ok(run)
-    }
-}
-
-fn json<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let mut text = String::new();
-    let mut file = File::open(path).with_context(|| format!("open {}", path.display()))?;
-    file.read_to_string(&mut text)
-        .with_context(|| format!("read {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("understand {}", path.display()))
-}
-
 /// What a run came to.
 #[must_use]
 pub fn judge(run: &Run) -> Results {
-    let findings = findings(run);
+    let mut findings = of_the_layer(run);
+    findings.extend(of_the_log(run));
+    findings.extend(of_the_clients(run));
     let seen = seen(run);
     let mut notes = thin(run, &seen);
-    for effect in &run.effects {
-        let name = effect.fault.name();
-        match &effect.state {
-            Done::Yes if !effect.counters.is_empty() && effect.counters.values().all(|&count| count == 0) => {
-                notes.push(format!("{name} at {} ms had no effect", effect.from_ms));
-            }
-            Done::Unknown(why) => notes.push(format!("{name} at {} ms: {why}", effect.from_ms)),
-            Done::Yes | Done::Skipped(_) => {}
-        }
-    }
+    notes.extend(idle(run));
+    notes.extend(run.facts.failures.iter().cloned());
     let violated = findings
         .iter()
         .any(|finding| finding.verdict == Verdict::Violated);
     let verdict = if violated {
         Verdict::Violated
+    } else if !run.facts.failures.is_empty() {
+        Verdict::Harness
     } else if notes.is_empty() {
         Verdict::Valid
     } else {
@@ -114,19 +46,36 @@ pub fn judge(run: &Run) -> Results {
         findings,
         seen,
         notes,
-        repeat: format!(
-            "jepsen-lite replay, schedule {}, seed {}",
-            run.schedule.name, run.schedule.seed
-        ),
+        repeat: run.facts.repeat.clone(),
     }
 }
 
-fn findings(run: &Run) -> Vec<Finding> {
+/// What the layer has seen by itself: what it checked as it ran, whether the cluster came back, and what crashed.
+fn of_the_layer(run: &Run) -> Vec<Finding> {
+    let told = |promise, evidence: &[String]| {
+        let violation = |evidence: &String| Violation {
+            promise,
+            evidence: evidence.clone(),
+        };
+        evidence.iter().map(violation).collect()
+    };
+    let (overdue, crashes) = (&run.facts.overdue, &run.facts.crashes);
+    let mut findings = run.facts.observed.clone();
+    findings.extend([
+        finding("I24", "progress after healing", 1, told("progress", overdue)),
+        finding("I25", "no crash", 1, told("no crash", crashes)),
+    ]);
+    findings
+}
+
+/// What the replicas wrote down, by itself and against what clients were told.
+fn of_the_log(run: &Run) -> Vec<Finding> {
     let Run { history, audit, .. } = run;
-    let ends = Ends::default();
     let entries = audit.entries().count() as u64;
-    let (publishes, deliveries) = (history.publishes.len() as u64, history.deliveries.len() as u64);
-    let settles = history.settles.len() as u64;
+    if entries == 0 {
+        return Vec::new();
+    }
+    let (publishes, settles) = (history.publishes.len() as u64, history.settles.len() as u64);
     let mut findings = vec![
         finding(
             "I10",
@@ -137,32 +86,107 @@ fn findings(run: &Run) -> Vec<Finding> {
         finding("I14", "cluster time", entries, check::time_goes_forward(audit)),
     ];
     // Between replicas that differ, what is in the log is not decided.
-    if audit.differences().is_empty() && entries > 0 {
-        let in_log = check::what_is_done_is_in_the_log(history, audit);
-        findings.push(finding(
+    if !audit.differences().is_empty() {
+        return findings;
+    }
+    findings.extend([
+        finding(
             "I1",
             "what was done is in the log",
             publishes + settles,
-            in_log,
+            check::what_is_done_is_in_the_log(history, audit),
+        ),
+        finding(
+            "I18",
+            "definite fail is true",
+            publishes,
+            check::refused_is_not_executed(history, audit),
+        ),
+    ]);
+    if audit.is_whole() {
+        let events = audit.events();
+        let count = events.len() as u64;
+        findings.push(finding(
+            "I5",
+            "lives of messages",
+            count,
+            check::traces_are_lives(&events),
         ));
-        let executed = check::refused_is_not_executed(history, audit);
-        findings.push(finding("I18", "definite fail is true", publishes, executed));
-        if audit.is_whole() {
-            let events = audit.events();
-            let count = events.len() as u64;
-            findings.push(finding(
-                "I5",
-                "lives of messages",
-                count,
-                check::traces_are_lives(&events),
-            ));
+    }
+    findings
+}
+
+/// What is in a history that clients alone cannot follow.
+struct Traits {
+    /// Messages leave otherwise than by an ack: their life ends, an operator removes them, others need room.
+    vanish: bool,
+    /// Messages come later than they were published.
+    delayed: bool,
+    /// One message is in several queues.
+    copied: bool,
+    /// An operator moves messages, or gives dead ones another chance.
+    moved: bool,
+    /// One publish is confirmed several times.
+    repeated: bool,
+    /// Somebody reads the order of a group, or the one consumer of a queue.
+    writes: bool,
+}
+
+impl Traits {
+    fn of(run: &Run) -> Self {
+        let history = &run.history;
+        let acts: Vec<&Act> = history.operations.iter().map(|one| &one.act).collect();
+        let queues = run.facts.queues.values();
+        let has = |wanted: fn(&Act) -> bool| acts.iter().any(|act| wanted(act));
+        Self {
+            vanish: history.publishes.iter().any(|one| one.ttl_ms.is_some())
+                || queues
+                    .clone()
+                    .any(|queue| queue.ttl_ms.is_some() || queue.drop_head == Some(true))
+                || has(|act| matches!(act, Act::Purge | Act::Delete | Act::Operate(_))),
+            delayed: history.publishes.iter().any(|one| one.delay_ms.is_some()),
+            copied: history.publishes.iter().any(|one| one.exchange),
+            moved: has(|act| matches!(act, Act::Redrive | Act::Operate(_))),
+            repeated: history.publishes.iter().any(|one| one.dedup_id.is_some()),
+            writes: !history.writes.is_empty(),
         }
     }
+}
+
+/// What clients can tell by themselves, without the word of a replica but for the order that it vouches for.
+fn of_the_clients(run: &Run) -> Vec<Finding> {
+    let history = &run.history;
+    let traits = Traits::of(run);
+    let ends = Ends {
+        counts: run.facts.counts.clone(),
+        deliveries_max: deliveries_max(run),
+    };
+    let publishes = history.publishes.len() as u64;
+    let deliveries = history.deliveries.len() as u64;
+    let settles = history.settles.len() as u64;
     let transactions = history
         .publishes
         .iter()
         .filter(|publish| publish.transaction.is_some());
-    findings.extend([
+    let mut findings = vec![
+        finding(
+            "I2",
+            "no phantom",
+            deliveries,
+            check::nothing_comes_from_nowhere(history),
+        ),
+        finding(
+            "I18",
+            "refused is not delivered",
+            publishes,
+            check::refused_is_not_applied(history),
+        ),
+        finding(
+            "I7",
+            "published once",
+            publishes,
+            check::nothing_is_published_twice(history),
+        ),
         finding(
             "I8",
             "atomic ack and publish",
@@ -181,29 +205,19 @@ fn findings(run: &Run) -> Vec<Finding> {
             publishes + settles,
             check::index_order_is_real_time_order(history),
         ),
-    ]);
-    // In other workloads a message expires, is in several queues, or moves on, which clients cannot follow.
-    if ["queue", "fifo", "groups"].contains(&run.schedule.workload.name.as_str()) {
+        finding(
+            "I6",
+            "order of a publisher",
+            publishes,
+            check::publishers_are_in_order(history),
+        ),
+    ];
+    if !traits.vanish && drained(history) {
+        let lost = check::nothing_is_lost(history);
+        findings.push(finding("I1", "no loss", publishes, lost));
+    }
+    if !traits.copied {
         findings.extend([
-            finding("I1", "no loss", publishes, check::nothing_is_lost(history)),
-            finding(
-                "I2",
-                "no phantom",
-                deliveries,
-                check::nothing_comes_from_nowhere(history),
-            ),
-            finding(
-                "I18",
-                "refused is not delivered",
-                publishes,
-                check::refused_is_not_applied(history),
-            ),
-            finding(
-                "I7",
-                "published once",
-                publishes,
-                check::nothing_is_published_twice(history),
-            ),
             finding("I4", "ack is final", settles, check::an_ack_is_final(history)),
             finding("I9", "fencing", settles, check::a_stale_token_is_refused(history)),
             finding(
@@ -212,79 +226,99 @@ fn findings(run: &Run) -> Vec<Finding> {
                 deliveries,
                 check::a_lease_is_exclusive(history),
             ),
-            finding(
-                "I5",
-                "attempts",
-                deliveries,
-                check::attempts_count_failures(history, ends.deliveries_max),
-            ),
-            finding(
-                "I6",
-                "order of first deliveries",
-                deliveries,
-                check::first_deliveries_are_in_order(history),
-            ),
-            finding(
-                "I6",
-                "order of a publisher",
-                publishes,
-                check::publishers_are_in_order(history),
-            ),
         ]);
+    }
+    if !traits.moved {
+        findings.push(finding(
+            "I5",
+            "attempts",
+            deliveries,
+            check::attempts_count_failures(history, ends.deliveries_max),
+        ));
+    }
+    if !traits.moved && !traits.delayed {
+        findings.push(finding(
+            "I6",
+            "order of first deliveries",
+            deliveries,
+            check::first_deliveries_are_in_order(history),
+        ));
+    }
+    if !traits.moved && !traits.repeated && drained(history) {
+        let counted = ends.counts.len() as u64;
+        let counts = check::counts_add_up(history, &ends);
+        findings.push(finding("I13", "counts at the end", counted, counts));
+    }
+    if history.deliveries.iter().any(|delivery| delivery.group.is_some()) {
+        let mut broken = check::groups_are_in_order(history);
+        broken.extend(check::a_group_has_one_lease(history));
+        findings.push(finding("I6", "order of groups", deliveries, broken));
+    }
+    if traits.writes {
+        let writes = history.writes.len() as u64;
+        let lost = check::a_fence_guards_a_register(history);
+        findings.push(finding("I9", "fenced register", writes, lost));
     }
     findings
 }
 
+/// Whether what is not in the history by now is not there.
+fn drained(history: &History) -> bool {
+    let mut marks = history.marks.iter();
+    marks.any(|mark| mark.name == crate::history::Mark::DRAINED)
+}
+
+/// Most attempts in any queue; 0 = one has no limit.
+fn deliveries_max(run: &Run) -> u32 {
+    let limits = run.facts.queues.values().map(|queue| queue.deliveries_max);
+    let limits: Option<Vec<u32>> = limits.map(|limit| limit.filter(|&limit| limit > 0)).collect();
+    limits.unwrap_or_default().into_iter().max().unwrap_or(0)
+}
+
 fn finding(invariant: &str, name: &str, checked: u64, violations: Vec<Violation>) -> Finding {
+    let witness = |violation: Violation| Witness {
+        evidence: violation.evidence,
+        message: None,
+        at_ms: None,
+    };
     let count = violations.len() as u64;
-    Finding {
-        invariant: invariant.to_owned(),
-        name: name.to_owned(),
-        verdict: match (count, checked) {
-            (0, 0) => Verdict::Unknown,
-            (0, _) => Verdict::Valid,
-            _ => Verdict::Violated,
-        },
-        checked,
-        violations: count,
-        witnesses: violations
-            .into_iter()
-            .take(WITNESSES_MAX)
-            .map(|violation| Witness {
-                evidence: violation.evidence,
-                message: None,
-                at_ms: None,
-            })
-            .collect(),
-        note: String::new(),
-    }
+    let witnesses = violations.into_iter().take(WITNESSES_MAX).map(witness);
+    Finding::new(invariant, name, checked, count, witnesses.collect())
 }
 
 /// How much was seen of what a run can prove something with.
 fn seen(run: &Run) -> BTreeMap<String, u64> {
     let Run { history, audit, .. } = run;
     let progress = history.progress();
-    let stale = history.settles.iter().filter(|settle| {
-        matches!(&settle.outcome, crate::history::Outcome::Refused(Some(reason)) if reason == crate::history::STALE_LEASE)
-    });
+    let stale = history
+        .settles
+        .iter()
+        .filter(|settle| matches!(&settle.outcome, Outcome::Refused(Some(reason)) if reason == STALE_LEASE));
     let duplicates = history.publishes.iter().filter(|publish| publish.duplicate);
     let events = audit.entries().flat_map(|entry| &entry.events);
     let dead = events.filter(|event| ["died", "dead-lettered"].contains(&event.change.as_str()));
-    let mut terms: Vec<u64> = audit.entries().map(|entry| entry.term).collect();
-    terms.dedup();
-    BTreeMap::from([
-        ("confirmed".to_owned(), progress.confirmed as u64),
-        ("redelivered".to_owned(), progress.redelivered as u64),
-        ("unknown".to_owned(), progress.unknown as u64),
-        ("stale_tokens".to_owned(), stale.count() as u64),
-        ("duplicates".to_owned(), duplicates.count() as u64),
-        ("dead_lettered".to_owned(), dead.count() as u64),
-        ("leader_changes".to_owned(), terms.len().saturating_sub(1) as u64),
-        ("entries".to_owned(), audit.entries().count() as u64),
-    ])
+    let terms: BTreeSet<u64> = audit.entries().map(|entry| entry.term).collect();
+    let leader_changes = (terms.len() as u64)
+        .saturating_sub(1)
+        .max(run.facts.leader_changes);
+    let done = run.effects.iter().filter(|effect| effect.state == Done::Yes);
+    let counts = [
+        ("confirmed", progress.confirmed as u64),
+        ("delivered", progress.delivered as u64),
+        ("redelivered", progress.redelivered as u64),
+        ("unknown", progress.unknown as u64),
+        ("stale_tokens", stale.count() as u64),
+        ("duplicates", duplicates.count() as u64),
+        ("dead_lettered", dead.count() as u64),
+        ("leader_changes", leader_changes),
+        ("snapshots_installed", run.facts.snapshots_installed),
+        ("entries", audit.entries().count() as u64),
+        ("faults", done.count() as u64),
+    ];
+    counts.map(|(name, count)| (name.to_owned(), count)).into()
 }
 
-/// Where the evidence is thinner than the schedule asks for. Snapshots that followers took are not told of here.
+/// Where the evidence is thinner than the schedule asks for.
 fn thin(run: &Run, seen: &BTreeMap<String, u64>) -> Vec<String> {
     let evidence = &run.schedule.evidence;
     let wanted = [
@@ -294,6 +328,7 @@ fn thin(run: &Run, seen: &BTreeMap<String, u64>) -> Vec<String> {
         ("duplicates", evidence.duplicates),
         ("dead_lettered", evidence.dead_lettered),
         ("leader_changes", evidence.leader_changes),
+        ("snapshots_installed", evidence.snapshots_installed),
     ];
     let mut notes = Vec::new();
     for (name, least) in wanted {
@@ -316,11 +351,37 @@ fn thin(run: &Run, seen: &BTreeMap<String, u64>) -> Vec<String> {
     notes
 }
 
+/// Kinds of faults none of which had an effect. One that was skipped or that nobody knows of has none; but where
+/// something else was done, what was skipped is no shortcoming.
+fn idle(run: &Run) -> Vec<String> {
+    let mut kinds: BTreeMap<String, (bool, String)> = BTreeMap::new();
+    let any = run.effects.iter().any(|effect| effect.state == Done::Yes);
+    for effect in &run.effects {
+        let (bites, why) = match &effect.state {
+            Done::Yes => (
+                effect.counters.values().any(|&count| count > 0),
+                "it changed nothing".to_owned(),
+            ),
+            Done::Skipped(why) => (any, format!("skipped: {why}")),
+            Done::Unknown(why) => (false, why.clone()),
+        };
+        let kind = kinds.entry(effect.fault.name()).or_default();
+        kind.0 |= bites;
+        kind.1 = format!("at {} ms, {why}", effect.from_ms);
+    }
+    let idle = kinds.into_iter().filter(|(_, (bites, _))| !bites);
+    idle.map(|(name, (_, why))| format!("{name} had no effect: {why}"))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{MessageId, Outcome, Publish};
-    use crate::schedule::{Evidence, Fault, Workload};
+    use crate::audit::Audit;
+    use crate::cluster::Effect;
+    use crate::history::{Mark, MessageId, Publish};
+    use crate::run::Facts;
+    use crate::schedule::{Evidence, Fault, Schedule, Workload};
 
     fn run() -> Run {
         let mut audit = Audit::default();
@@ -352,6 +413,8 @@ mod tests {
             history,
             audit,
             effects: Vec::new(),
+            facts: Facts::default(),
+            sights: Vec::new(),
         }
     }
 
@@ -397,8 +460,39 @@ mod tests {
         lost.history.publishes[0].outcome = Outcome::Done(MessageId { index: 1, number: 9 });
         lost.effects.push(effect(0));
         assert_eq!(judge(&lost).verdict, Verdict::Violated);
-        let mut phantom = run();
-        phantom.schedule.workload.name = "queue".to_owned();
-        assert_eq!(judge(&phantom).verdict, Verdict::Violated);
+        // A message that was confirmed and never came, although the queues were emptied.
+        let mut gone = run();
+        gone.history.marks.push(Mark {
+            name: Mark::DRAINED.to_owned(),
+            ..Mark::default()
+        });
+        gone.facts
+            .failures
+            .push("the disk of the harness is full".to_owned());
+        assert_eq!(judge(&gone).verdict, Verdict::Violated);
+    }
+
+    #[test]
+    fn a_fault_that_bit_once_makes_up_for_those_of_its_kind_that_did_not() {
+        let mut run = run();
+        run.effects.extend([effect(0), effect(2), effect(0)]);
+        assert_eq!(judge(&run).verdict, Verdict::Valid);
+        run.effects.push(Effect {
+            state: Done::Skipped("unknown here".to_owned()),
+            fault: Fault::Upgrade,
+            ..effect(0)
+        });
+        assert_eq!(judge(&run).verdict, Verdict::Valid);
+        run.effects.drain(..3);
+        assert_eq!(judge(&run).verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn what_the_harness_failed_at_is_no_fault_of_the_cluster() {
+        let mut run = run();
+        run.facts.failures.push("heal: no such process".to_owned());
+        assert_eq!(judge(&run).verdict, Verdict::Harness);
+        run.facts.overdue.push("not whole after 30s".to_owned());
+        assert_eq!(judge(&run).verdict, Verdict::Violated);
     }
 }

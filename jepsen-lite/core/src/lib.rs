@@ -16,6 +16,7 @@
 //! | [`ids`] | names that the broker gives |
 //! | [`body`] | bodies that tell who they are |
 //! | [`check`] | the promises, each decided from a history |
+//! | [`run`] | what is stored of a run |
 //! | [`judge`] | decides what a stored run came to |
 //! | [`verdict`] | what a run came to: per invariant, with evidence |
 //!
@@ -31,6 +32,7 @@ pub mod history;
 pub mod ids;
 pub mod judge;
 mod lines;
+pub mod run;
 pub mod schedule;
 pub mod verdict;
 pub mod view;

@@ -74,6 +74,27 @@ pub struct Finding {
     pub note: String,
 }
 
+impl Finding {
+    /// Of so many things looked at and so many wrong: violated, valid, or unknown if nothing was looked at.
+    #[must_use]
+    pub fn new(invariant: &str, name: &str, checked: u64, violations: u64, witnesses: Vec<Witness>) -> Self {
+        let verdict = match (violations, checked) {
+            (0, 0) => Verdict::Unknown,
+            (0, _) => Verdict::Valid,
+            _ => Verdict::Violated,
+        };
+        Self {
+            invariant: invariant.to_owned(),
+            name: name.to_owned(),
+            verdict,
+            checked,
+            violations,
+            witnesses,
+            note: String::new(),
+        }
+    }
+}
+
 /// What a run came to: `results.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Results {

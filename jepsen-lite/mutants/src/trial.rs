@@ -24,20 +24,6 @@ const SEED_VARIABLE: &str = "JEPSEN_LITE_WORLD";
 const LIMIT: Duration = Duration::from_secs(300);
 /// Between two looks whether a run is over.
 const LOOK: Duration = Duration::from_millis(20);
-/// Promises of [`jepsen_lite_core::check`], and which invariants they are.
-const PROMISES: &[(&str, &str)] = &[
-    ("a confirmed message is delivered until it is acked", "I1"),
-    ("what is delivered was published", "I2"),
-    ("a lease is exclusive", "I3"),
-    ("an acknowledged ack is final", "I4"),
-    ("attempts count failed leases", "I5"),
-    ("first deliveries are in the order of publishing", "I6"),
-    ("one publisher's messages stand in the order of sending", "I6"),
-    ("a repeated request is applied once", "I7"),
-    ("a stale token is refused", "I9"),
-    ("the counts add up", "I13"),
-    ("refused means not applied", "I18"),
-];
 /// Length of a load that the seed draws.
 const LOAD_MS: u64 = 20_000;
 
@@ -223,15 +209,9 @@ fn read_results(output: &Output) -> Found {
         .into_iter()
         .filter(|finding| finding.verdict == Verdict::Violated);
     Found {
-        broken: broken.map(|finding| number_of(finding.invariant)).collect(),
+        broken: broken.map(|finding| finding.invariant).collect(),
         trouble: (results.verdict == Verdict::Harness).then(|| results.notes.join("; ")),
     }
-}
-
-/// The number of an invariant. Checkers of a history name some by what they promise.
-fn number_of(invariant: String) -> String {
-    let known = PROMISES.iter().find(|(promise, _)| *promise == invariant);
-    known.map_or(invariant, |(_, number)| (*number).to_owned())
 }
 
 /// Results, alone or as a part of a summary.
@@ -249,12 +229,6 @@ fn last_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_promise_has_the_number_of_its_invariant() {
-        let numbers = ["a lease is exclusive", "I19"].map(|name| number_of(name.to_owned()));
-        assert_eq!(numbers, ["I3", "I19"]);
-    }
 
     #[test]
     fn the_invariant_of_a_failed_property_is_found() {

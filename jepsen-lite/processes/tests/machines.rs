@@ -13,12 +13,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use jepsen_lite_core::check::{self, Ends};
 use jepsen_lite_core::cluster::{Cluster as _, Done};
+use jepsen_lite_core::judge::judge;
 use jepsen_lite_core::schedule::Fault;
+use jepsen_lite_core::verdict::Verdict;
 use jepsen_lite_processes::machines::{Machines, Plan};
 use jepsen_lite_workload::access::Access;
-use jepsen_lite_workload::watch::Seen;
 use jepsen_lite_workload::{scenarios, trial};
 use quorate_client::Client;
 use quorate_test_cluster::wait_until;
@@ -281,7 +281,7 @@ async fn members_come_and_go() -> Result<()> {
     trial.finish().await
 }
 
-/// Runs named scenarios and says what came of the course; the judgement is for the checkers of a stored run.
+/// Runs named scenarios and judges them.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a minute each; JEPSEN_LITE_SCENARIOS=NAME,… names them"]
 async fn scenarios_take_their_course() -> Result<()> {
@@ -298,16 +298,16 @@ async fn scenarios_take_their_course() -> Result<()> {
         };
         let mut machines = Machines::start(&started).await?;
         let access = Access::tcp(machines.endpoints());
-        let course = Box::pin(trial::conduct(&schedule, &mut machines, &access)).await?;
-        let odd = machines.finish().await?;
+        let mut run = Box::pin(trial::conduct(&schedule, &mut machines, &access)).await?;
+        machines.complete(&mut run).await?;
+        let results = judge(&run);
         eprintln!(
-            "{name}: {:?}, whole after {:?}, converged {}, barrier {:?}",
+            "{name}: {} in {:?}, {:?}",
+            results.verdict,
             began.elapsed(),
-            course.whole_after,
-            course.converged,
-            course.barrier
+            results.seen
         );
-        for effect in &course.effects {
+        for effect in &run.effects {
             eprintln!(
                 "  {} on {:?}: {:?} {:?}",
                 effect.fault.name(),
@@ -316,36 +316,20 @@ async fn scenarios_take_their_course() -> Result<()> {
                 effect.counters
             );
         }
-        let mut problems: Vec<String> = course.failures.clone();
-        problems.extend(course.overdue.iter().cloned());
-        problems.extend(
-            odd.panics
+        let broken = results.findings.iter().flat_map(|finding| {
+            let name = format!("{} {}", finding.invariant, finding.name);
+            finding
+                .witnesses
                 .iter()
-                .map(|(node, line)| format!("node {node}: {line}")),
-        );
-        let unexpected = odd.exits.iter().filter(|exit| !exit.expected);
-        problems.extend(unexpected.map(|exit| format!("{exit:?}")));
-        problems.extend(
-            Seen::of(&course.sights)
-                .forks
-                .iter()
-                .map(|fork| format!("{fork:?}")),
-        );
-        let ends = Ends {
-            counts: course.counts.clone(),
-            deliveries_max: course
-                .queues
-                .values()
-                .filter_map(|queue| queue.deliveries_max)
-                .max()
-                .unwrap_or(0),
-        };
-        let broken = check::check(&course.history, &ends);
-        problems.extend(broken.iter().take(10).map(ToString::to_string));
+                .map(move |witness| format!("{name}: {}", witness.evidence))
+        });
+        let problems: Vec<String> = broken.chain(results.notes.iter().cloned()).collect();
         for problem in &problems {
             eprintln!("  !!! {problem}");
         }
-        if !problems.is_empty() {
+        if results.verdict != Verdict::Valid {
+            run.write(folder.path())?;
+            results.write(folder.path())?;
             eprintln!("  kept: {}", folder.keep().display());
             wrong.push(name);
         }

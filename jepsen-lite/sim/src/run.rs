@@ -1,18 +1,20 @@
 //! One run: a schedule, carried out in a world of its own, and judged.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write as _};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use jepsen_lite_core::check::{self, Ends};
+use jepsen_lite_core::audit::Audit;
+use jepsen_lite_core::history::History;
+use jepsen_lite_core::judge::judge;
+use jepsen_lite_core::run::{self, Facts, Run};
 use jepsen_lite_core::schedule::Schedule;
-use jepsen_lite_core::verdict::{Finding, Results, Verdict, Witness};
+use jepsen_lite_core::verdict::{Finding, Results};
 use jepsen_lite_workload::access::Access;
 use jepsen_lite_workload::scenarios;
-use jepsen_lite_workload::trial::{self, Course};
+use jepsen_lite_workload::trial;
 use quorate_disk_shim::simulation;
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +30,6 @@ const REST: Duration = Duration::from_secs(600);
 const NODES_MAX: usize = 9;
 /// Wall clocks of machines differ by as much at the start, in milliseconds.
 const CLOCK_SPREAD_MS: u64 = 100;
-/// Witnesses that are kept of each promise.
-const WITNESSES_MAX: usize = 10;
 
 /// What is to be run, and what is wanted of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -110,21 +110,22 @@ pub fn run(order: &Order) -> Result<Summary> {
     let operator = access.client(Duration::from_secs(30));
     let mut cluster = SimCluster::new(world.orders(), world.network().clone(), operator);
     let first: Vec<usize> = (0..schedule.nodes).collect();
-    let course = async {
+    let run = async {
         cluster.ready(&first).await.context("form a cluster")?;
         Box::pin(trial::conduct(schedule, &mut cluster, &access)).await
     };
     let limit = REST + Duration::from_millis(schedule.load_ms + 4 * schedule.heal_ms);
-    let course = world.run(limit, course);
+    let run = world.run(limit, run);
     let virtual_ms = world.now_us() / 1_000;
     trace.note(world.now_us(), "entropy", &[simulation::drawn_bytes()], &[]);
-    let (course, hung) = match course {
-        Some(course) => (course?, false),
-        None => (Course::default(), true),
+    let mut run = match run {
+        Some(run) => run?,
+        None => hung(schedule),
     };
-    let results = judge(order, &course, &mut world, hung);
+    complete(&mut run, &mut world, order)?;
+    let results = judge(&run);
     if let Some(folder) = &order.folder {
-        keep(folder, order, &course, &mut world, &results)?;
+        keep(folder, &run, &mut world, &results)?;
     }
     Ok(Summary {
         name: schedule.name.clone(),
@@ -133,6 +134,47 @@ pub fn run(order: &Order) -> Result<Summary> {
         trace: trace.hash().to_string(),
         virtual_ms,
     })
+}
+
+/// A run of which nothing is known but that it did not come to an end.
+fn hung(schedule: &Schedule) -> Run {
+    Run {
+        schedule: schedule.clone(),
+        history: History::default(),
+        audit: Audit::default(),
+        effects: Vec::new(),
+        facts: Facts {
+            overdue: vec!["the run did not come to an end".to_owned()],
+            ..Facts::default()
+        },
+        sights: Vec::new(),
+    }
+}
+
+/// Adds what only the world can tell: what the replicas wrote down, and what was seen of them as they ran.
+fn complete(run: &mut Run, world: &mut World, order: &Order) -> Result<()> {
+    let watch = world.watch();
+    for (place, lines) in watch.audit_lines() {
+        run.audit
+            .add(&format!("n{}", place + 1), lines.join("\n").as_bytes())?;
+    }
+    let [entries, installs, leader_changes, disks] = watch.seen();
+    let violations = watch.violations();
+    for (invariant, name, checked) in [
+        ("I10", "convergence, as it ran", entries),
+        ("I14", "cluster time, as it ran", entries),
+        ("I19", "raft", disks),
+    ] {
+        let found = violations.iter().find(|(id, ..)| *id == invariant);
+        let (violated, witnesses) =
+            found.map_or((0, Vec::new()), |(_, count, first)| (*count, first.clone()));
+        let finding = Finding::new(invariant, name, checked, violated, witnesses);
+        run.facts.observed.push(finding);
+    }
+    run.facts.leader_changes = run.facts.leader_changes.max(leader_changes);
+    run.facts.snapshots_installed = run.facts.snapshots_installed.max(installs);
+    run.facts.repeat = repeat(&order.schedule);
+    Ok(())
 }
 
 /// The way of clients to the nodes of a simulated network.
@@ -159,76 +201,6 @@ fn rollback_copy_ms(schedule: &Schedule) -> Option<u64> {
     Some(first / 2 + 1_000)
 }
 
-fn judge(order: &Order, course: &Course, world: &mut World, hung: bool) -> Results {
-    let mut findings = Vec::new();
-    let [entries, installs, leader_changes, disks] = world.watch().seen();
-    let violations = world.watch().violations();
-    for (invariant, name, checked) in [
-        ("I10", "convergence", entries),
-        ("I14", "cluster time", entries),
-        ("I19", "raft", disks),
-    ] {
-        let found = violations.iter().find(|(id, ..)| *id == invariant);
-        let (violated, witnesses) =
-            found.map_or((0, Vec::new()), |(_, count, first)| (*count, first.clone()));
-        findings.push(finding(invariant, name, checked, violated, witnesses));
-    }
-    let mut broken: BTreeMap<&str, Vec<Witness>> = BTreeMap::new();
-    for violation in promises(&order.schedule.workload.name, course) {
-        broken.entry(violation.promise).or_default().push(Witness {
-            evidence: violation.evidence,
-            message: None,
-            at_ms: None,
-        });
-    }
-    for (promise, witnesses) in broken {
-        let count = witnesses.len() as u64;
-        findings.push(finding(promise, promise, count, count, witnesses));
-    }
-    let mut overdue = course.overdue.clone();
-    if hung {
-        overdue.push("the run did not come to an end".to_owned());
-    }
-    let witnesses = overdue.into_iter().map(|evidence| Witness {
-        evidence,
-        message: None,
-        at_ms: None,
-    });
-    let witnesses: Vec<Witness> = witnesses.collect();
-    let count = witnesses.len() as u64;
-    findings.push(finding("I24", "progress after healing", 1, count, witnesses));
-
-    let progress = course.history.progress();
-    let seen = BTreeMap::from([
-        ("confirmed".to_owned(), progress.confirmed as u64),
-        ("entries".to_owned(), entries),
-        ("snapshots_installed".to_owned(), installs),
-        ("leader_changes".to_owned(), leader_changes),
-        ("disk_checks".to_owned(), disks),
-        ("faults".to_owned(), course.effects.len() as u64),
-    ]);
-    let mut verdict = findings
-        .iter()
-        .map(|finding| finding.verdict)
-        .max()
-        .unwrap_or(Verdict::Valid);
-    let mut notes = course.failures.clone();
-    if verdict == Verdict::Valid && (progress.confirmed as u64) < order.schedule.evidence.confirmed {
-        verdict = Verdict::Unknown;
-        notes.push(format!("only {} publishes were confirmed", progress.confirmed));
-    }
-    if verdict != Verdict::Violated && !course.failures.is_empty() {
-        verdict = Verdict::Harness;
-    }
-    Results {
-        verdict,
-        findings,
-        seen,
-        notes,
-        repeat: repeat(&order.schedule),
-    }
-}
-
 /// The command that does a run again. A schedule that is neither a scenario nor generated is in the run folder.
 fn repeat(schedule: &Schedule) -> String {
     let seed = schedule.seed;
@@ -242,74 +214,24 @@ fn repeat(schedule: &Schedule) -> String {
     )
 }
 
-/// What clients can tell of broken promises.
-fn promises(workload: &str, course: &Course) -> Vec<check::Violation> {
-    let ends = Ends {
-        counts: course.counts.clone(),
-        ..Ends::default()
-    };
-    match workload {
-        "queue" | "fifo" | "groups" => check::check(&course.history, &ends),
-        // Messages expire.
-        "delay" => Vec::new(),
-        // In these a message is in several queues, or moves on, which only the audit log can follow.
-        _ => check::nothing_is_lost(&course.history),
-    }
-}
-
-fn finding(
-    invariant: &str,
-    name: &str,
-    checked: u64,
-    violations: u64,
-    mut witnesses: Vec<Witness>,
-) -> Finding {
-    witnesses.truncate(WITNESSES_MAX);
-    Finding {
-        invariant: invariant.to_owned(),
-        name: name.to_owned(),
-        verdict: match (violations, checked) {
-            (0, 0) => Verdict::Unknown,
-            (0, _) => Verdict::Valid,
-            _ => Verdict::Violated,
-        },
-        checked,
-        violations,
-        witnesses,
-        note: String::new(),
-    }
-}
-
-fn keep(folder: &Path, order: &Order, course: &Course, world: &mut World, results: &Results) -> Result<()> {
-    write_json(folder, "schedule.json", &order.schedule)?;
-    write_json(folder, "effects.json", &course.effects)?;
-    write_json(folder, "results.json", results)?;
-    course.history.write(&mut create(folder, "history.jsonl")?)?;
-    let audit = folder.join("audit");
+fn keep(folder: &Path, run: &Run, world: &mut World, results: &Results) -> Result<()> {
+    run.write(folder)?;
+    results.write(folder)?;
+    let audit = folder.join(run::AUDIT);
     fs::create_dir_all(&audit).with_context(|| format!("create {}", audit.display()))?;
     for (place, lines) in world.watch().audit_lines() {
-        let mut file = create(&audit, &format!("n{}.jsonl", place + 1))?;
-        for line in lines {
-            writeln!(file, "{line}")?;
-        }
-        file.flush()?;
+        let path = audit.join(format!("n{}.jsonl", place + 1));
+        fs::write(&path, lines.join("\n") + "\n").with_context(|| format!("write {}", path.display()))?;
     }
     let ends = world.watch().ends().iter();
     let ends: Vec<String> = ends
         .map(|(place, tick, why)| format!("{tick} ms: n{} ended: {why}", place + 1))
         .collect();
-    fs::write(folder.join("ends.txt"), ends.join("\n")).context("write ends.txt")?;
-    Ok(())
+    fs::write(folder.join("ends.txt"), ends.join("\n")).context("write ends.txt")
 }
 
 fn create(folder: &Path, name: &str) -> Result<BufWriter<File>> {
     let path = folder.join(name);
     let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
     Ok(BufWriter::new(file))
-}
-
-fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<()> {
-    let mut file = create(folder, name)?;
-    serde_json::to_writer_pretty(&mut file, value).with_context(|| format!("write {name}"))?;
-    file.flush().with_context(|| format!("write {name}"))
 }

@@ -12,14 +12,14 @@
 //! course goes on with what is left: whatever is there is worth judging. Where the harness itself fails, no new
 //! fault is begun, the cluster is healed all the same, and the failure is told.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use jepsen_lite_core::cluster::{Cluster, Effect};
-use jepsen_lite_core::history::{History, Mark};
+use jepsen_lite_core::audit::Audit;
+use jepsen_lite_core::cluster::Cluster;
+use jepsen_lite_core::history::Mark;
+use jepsen_lite_core::run::{Facts, Run};
 use jepsen_lite_core::schedule::Schedule;
-use jepsen_lite_core::view::{Counts, Settings};
 use quorate_client::{Client, NodeStatus};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -27,7 +27,7 @@ use crate::access::Access;
 use crate::load::Load;
 use crate::nemesis::Nemesis;
 use crate::recorder::Recorder;
-use crate::watch::{self, Sight, Watch};
+use crate::watch::{self, Seen, Watch};
 
 /// How long undoing faults may take, beyond what the cluster has to be whole: nodes that come back read their
 /// data, and emptied ones are sent all of it.
@@ -41,58 +41,34 @@ const ASK_LIMIT: Duration = Duration::from_secs(5);
 /// What the writes of the harness declare. Nothing is in it.
 const PROBE: &str = "jepsen-lite-probe";
 
-/// What a run left to judge.
-#[derive(Clone, Debug, Default)]
-pub struct Course {
-    /// What clients asked for and were told.
-    pub history: History,
-    /// What the faults did.
-    pub effects: Vec<Effect>,
-    /// What nodes said of themselves, by time.
-    pub sights: Vec<Sight>,
-    /// How long it took from the end of the faults until the cluster was whole; `None` = it was not in time.
-    pub whole_after: Option<Duration>,
-    /// Whether all members came to the same state at the end.
-    pub converged: bool,
-    /// Where the barrier stands in the log; `None` = it could not be committed.
-    pub barrier: Option<u64>,
-    /// What the broker counts of each queue at the end; empty if it did not say.
-    pub counts: BTreeMap<String, Counts>,
-    /// The queues, as they were declared.
-    pub queues: BTreeMap<String, Settings>,
-    /// What the cluster did not do in time, in words.
-    pub overdue: Vec<String>,
-    /// What failed in the harness itself, which says nothing about the cluster.
-    pub failures: Vec<String>,
-}
-
-/// Carries out a schedule on a cluster that has just been started for it.
+/// Carries out a schedule on a cluster that has just been started for it. What comes of it lacks the audit logs,
+/// which only the cluster's layer can reach.
 ///
 /// # Errors
 ///
-/// When the load cannot be started. Whatever happens later is in the course.
-pub async fn conduct<C: Cluster>(schedule: &Schedule, cluster: &mut C, access: &Access) -> Result<Course> {
+/// When the load cannot be started. Whatever happens later is in the facts.
+pub async fn conduct<C: Cluster>(schedule: &Schedule, cluster: &mut C, access: &Access) -> Result<Run> {
     let workload = crate::by_name(&schedule.workload.name, &schedule.workload.parameters)?;
     let recorder = Recorder::default();
     let load = Load::start(workload, access, schedule.seed, &recorder).await;
     let load = load.context("start the load")?;
     let watch = Watch::start(access, recorder.start());
     let mut nemesis = Nemesis::new(cluster, load.crew().clone(), schedule.seed, recorder.start());
-    let mut course = Course::default();
+    let mut facts = Facts::default();
 
     if let Err(error) = nemesis.carry_out(schedule).await {
-        course.failures.push(format!("carry out the schedule: {error:#}"));
+        facts.failures.push(format!("carry out the schedule: {error:#}"));
     }
     recorder.mark("heal", "", None);
     let heal_limit = HEAL_LIMIT + Duration::from_millis(schedule.heal_ms);
     match timeout(heal_limit, nemesis.heal()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => course.failures.push(format!("heal: {error:#}")),
-        Err(_) => course
+        Ok(Err(error)) => facts.failures.push(format!("heal: {error:#}")),
+        Err(_) => facts
             .failures
             .push(format!("heal: not done within {heal_limit:?}")),
     }
-    course.effects = nemesis.effects().to_vec();
+    let effects = nemesis.effects().to_vec();
     drop(nemesis);
 
     let end = Ending {
@@ -100,10 +76,20 @@ pub async fn conduct<C: Cluster>(schedule: &Schedule, cluster: &mut C, access: &
         recorder: &recorder,
         limit: Duration::from_millis(schedule.heal_ms),
     };
-    end.carry_out(&load, &mut course).await;
-    course.sights = watch.stop().await;
-    course.history = recorder.history();
-    Ok(course)
+    end.carry_out(&load, &mut facts).await;
+    let sights = watch.stop().await;
+    let seen = Seen::of(&sights);
+    facts.leader_changes = seen.leader_changes;
+    facts.snapshots_installed = seen.snapshots_installed;
+    facts.observed.push(seen.finding());
+    Ok(Run {
+        schedule: schedule.clone(),
+        history: recorder.history(),
+        audit: Audit::default(),
+        effects,
+        facts,
+        sights: watch::in_short(&sights),
+    })
 }
 
 /// What comes after the faults.
@@ -114,41 +100,41 @@ struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    async fn carry_out(&self, load: &Load, course: &mut Course) {
+    async fn carry_out(&self, load: &Load, facts: &mut Facts) {
         match self.whole().await {
             Ok(after) => {
-                course.whole_after = Some(after);
+                facts.whole_after_ms = Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
                 self.recorder.mark(Mark::WHOLE, "", None);
             }
-            Err(why) => course
+            Err(why) => facts
                 .overdue
                 .push(format!("not whole after {:?}: {why}", self.limit)),
         }
         if let Err(error) = load.stop().await {
-            course.overdue.push(format!("stop the load: {error:#}"));
+            facts.overdue.push(format!("stop the load: {error:#}"));
         }
         match load.drain(self.limit.max(DRAIN_LIMIT)).await {
             Ok(()) => self.recorder.mark(Mark::DRAINED, "", None),
-            Err(error) => course.overdue.push(format!("drain the queues: {error:#}")),
+            Err(error) => facts.overdue.push(format!("drain the queues: {error:#}")),
         }
         match self.commit().await {
             Ok(index) => {
-                course.barrier = Some(index);
+                facts.barrier = Some(index);
                 self.recorder.mark("barrier", "", Some(index));
             }
-            Err(error) => course.overdue.push(format!("commit a barrier: {error}")),
+            Err(error) => facts.overdue.push(format!("commit a barrier: {error}")),
         }
         match self.converge().await {
-            Ok(()) => course.converged = true,
-            Err(why) => course
+            Ok(()) => facts.converged = true,
+            Err(why) => facts
                 .overdue
                 .push(format!("no common state after {:?}: {why}", self.limit)),
         }
         match load.counts().await {
-            Ok(counts) => course.counts = counts,
-            Err(error) => course.overdue.push(format!("count what is left: {error:#}")),
+            Ok(counts) => facts.counts = counts,
+            Err(error) => facts.overdue.push(format!("count what is left: {error:#}")),
         }
-        course.queues = load.queues().into_iter().collect();
+        facts.queues = load.queues().into_iter().collect();
     }
 
     /// Waits until the cluster is whole; says how long that took, or what is missing.

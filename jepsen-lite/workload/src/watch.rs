@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jepsen_lite_core::run as core;
+use jepsen_lite_core::verdict::{Finding, Witness};
 use quorate_client::{Client, NodeStatus};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -46,6 +48,8 @@ pub struct Seen {
     pub leader_changes: u64,
     /// How often a node caught up that had been behind all that the leader's log still held.
     pub snapshots_installed: u64,
+    /// States that nodes told of.
+    pub compared: u64,
     /// Two nodes, or one at two times, with different states at one index: the index and the states.
     pub forks: Vec<(u64, BTreeSet<String>)>,
 }
@@ -94,7 +98,49 @@ pub(crate) async fn look(client: &Client, start: Instant) -> Vec<Sight> {
     sights.collect()
 }
 
+/// Of each sight what a stored run keeps. Nodes are counted in the order in which they were first asked.
+pub(crate) fn in_short(sights: &[Sight]) -> Vec<core::Sight> {
+    let mut nodes: Vec<&str> = Vec::new();
+    let short = sights.iter().map(|sight| {
+        let known = nodes.iter().position(|&node| node == sight.endpoint);
+        let node = known.unwrap_or_else(|| {
+            nodes.push(&sight.endpoint);
+            nodes.len() - 1
+        });
+        let at_ms = u64::try_from(sight.at.as_millis()).unwrap_or(u64::MAX);
+        sight.status.as_ref().map_or_else(
+            || core::Sight {
+                at_ms,
+                node,
+                ..core::Sight::default()
+            },
+            |status| core::Sight {
+                at_ms,
+                node,
+                id: (status.node_id != 0).then_some(status.node_id),
+                role: status.role.clone(),
+                term: status.term,
+                applied_index: status.applied_index,
+            },
+        )
+    });
+    short.collect()
+}
+
 impl Seen {
+    /// Whether nodes had equal states at equal places of the log, as far as they were asked.
+    #[must_use]
+    pub fn finding(&self) -> Finding {
+        let witness = |(index, states): &(u64, BTreeSet<String>)| Witness {
+            evidence: format!("there were several states at index {index}: {states:?}"),
+            message: None,
+            at_ms: None,
+        };
+        let (forks, compared) = (self.forks.len() as u64, self.compared);
+        let witnesses = self.forks.iter().take(10).map(witness).collect();
+        Finding::new("I10", "states that nodes tell", compared, forks, witnesses)
+    }
+
     /// What these looks showed; by time.
     #[must_use]
     pub fn of(sights: &[Sight]) -> Self {
@@ -109,6 +155,7 @@ impl Seen {
                 if !status.state_hash.is_empty() {
                     let known = states.entry(status.state_index).or_default();
                     known.insert(status.state_hash.clone());
+                    seen.compared += 1;
                 }
                 if status.role == "leader" && status.term >= leader.0 {
                     if leader.1 != 0 && leader != (status.term, status.node_id) {

@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
-use jepsen_lite_core::check::{self, Ends};
 use jepsen_lite_core::cluster::{Cluster, Done};
+use jepsen_lite_core::judge::judge;
+use jepsen_lite_core::run::Run;
 use jepsen_lite_core::schedule::{Evidence, Fault, Schedule, Step, Target, Workload};
+use jepsen_lite_core::verdict::Verdict;
 use jepsen_lite_workload::access::Access;
-use jepsen_lite_workload::trial::{Course, conduct};
-use jepsen_lite_workload::watch::Seen;
+use jepsen_lite_workload::trial::conduct;
 
 /// Processes on this machine that can be killed and paused, and no more.
 struct Processes(quorate_test_cluster::Cluster);
@@ -52,7 +53,10 @@ impl Cluster for Processes {
                 _ => return Ok((Done::Skipped("unknown here".to_owned()), BTreeMap::new())),
             }
         }
-        Ok((Done::Yes, BTreeMap::new()))
+        Ok((
+            Done::Yes,
+            BTreeMap::from([("nodes".to_owned(), nodes.len() as u64)]),
+        ))
     }
 
     async fn undo(&mut self, fault: &Fault, nodes: &[usize]) -> Result<BTreeMap<String, u64>> {
@@ -98,68 +102,20 @@ fn quorate_seed(test: &str) -> u64 {
     seed
 }
 
-async fn run(schedule: &Schedule) -> Result<Course> {
+async fn run(schedule: &Schedule) -> Result<Run> {
     let cluster = quorate_test_cluster::Cluster::builder(3)
         .setting("snapshot-log-bytes", "128KiB")
         .setting("log-keep-bytes", "64KiB")
         .start()
         .await?;
     let access = Access::tcp(cluster.endpoints());
-    let course = Box::pin(conduct(schedule, &mut Processes(cluster), &access)).await?;
-    ensure!(course.failures.is_empty(), "{:?}", course.failures);
-    ensure!(course.overdue.is_empty(), "{:?}", course.overdue);
-    ensure!(course.converged && course.whole_after.is_some() && course.barrier.is_some());
-    let seen = Seen::of(&course.sights);
-    ensure!(seen.forks.is_empty(), "{:?}", seen.forks);
-    let marks = course.history.marks.iter();
-    let marks: Vec<_> = marks
-        .map(|mark| (mark.name.as_str(), mark.at.as_millis()))
-        .collect();
-    eprintln!(
-        "{}: {:?}, {seen:?}, {marks:?}",
-        schedule.name,
-        course.history.progress()
-    );
-    let ends = Ends {
-        counts: course.counts.clone(),
-        deliveries_max: course
-            .queues
-            .values()
-            .filter_map(|queue| queue.deliveries_max)
-            .max()
-            .unwrap_or(0),
-    };
-    let mut found = check::check(&course.history, &ends);
-    found.retain(|violation| !not_applicable(&schedule.workload.name).contains(&violation.promise));
-    check::verdict(&found)?;
-    Ok(course)
-}
-
-/// Promises about histories of another kind: with one queue, nothing but publishes and settlements, and each
-/// message published once and for now.
-fn not_applicable(workload: &str) -> &'static [&'static str] {
-    match workload {
-        // Who is redriven has its attempts made anew.
-        "dead-letter" => &[
-            "attempts count failed leases",
-            "first deliveries are in the order of publishing",
-            "the counts add up",
-        ],
-        // A second publish of one dedup id is confirmed, and is no second message.
-        "dedup-retry" => &["the counts add up"],
-        // Messages expire, are cancelled, and come when they are due.
-        "delay" => &[
-            "a confirmed message is delivered until it is acked",
-            "first deliveries are in the order of publishing",
-        ],
-        // One message is in several queues.
-        "fan-out" => &[
-            "an acknowledged ack is final",
-            "a stale token is refused",
-            "a lease is exclusive",
-        ],
-        _ => &[],
-    }
+    let run = Box::pin(conduct(schedule, &mut Processes(cluster), &access)).await?;
+    let facts = &run.facts;
+    ensure!(facts.converged && facts.whole_after_ms.is_some() && facts.barrier.is_some());
+    let results = judge(&run);
+    eprintln!("{}: {:?}", schedule.name, results.seen);
+    ensure!(results.verdict == Verdict::Valid, "{results:#?}");
+    Ok(run)
 }
 
 macro_rules! workloads {
@@ -167,8 +123,8 @@ macro_rules! workloads {
         $(
             #[tokio::test(flavor = "multi_thread")]
             async fn $name() -> Result<()> {
-                let course = Box::pin(run(&schedule($workload, Vec::new()))).await?;
-                let progress = course.history.progress();
+                let run = Box::pin(run(&schedule($workload, Vec::new()))).await?;
+                let progress = run.history.progress();
                 ensure!(progress.confirmed > 0 && progress.settled > 10, "{progress:?}");
                 Ok(())
             }
@@ -211,21 +167,19 @@ async fn a_schedule_from_its_first_fault_to_its_end() -> Result<()> {
         step(4_500, Fault::PauseWorkers, Target::All, Some(7_000)),
         step(5_000, Fault::Grow, Target::Follower, None),
     ];
-    let course = Box::pin(run(&schedule("queue", steps))).await?;
-    let done = course
+    let run = Box::pin(run(&schedule("queue", steps))).await?;
+    let done = run
         .effects
         .iter()
         .filter(|effect| effect.state == Done::Yes)
         .count();
-    ensure!(done == 5 && course.effects.len() == 6, "{:?}", course.effects);
+    ensure!(done == 5 && run.effects.len() == 6, "{:?}", run.effects);
     ensure!(
-        course
-            .effects
+        run.effects
             .iter()
             .all(|effect| effect.until_ms.is_some() == (effect.state == Done::Yes))
     );
-    ensure!(!course.history.kills.is_empty(), "nobody was killed");
-    let seen = Seen::of(&course.sights);
-    ensure!(seen.leader_changes >= 2, "{seen:?}");
+    ensure!(!run.history.kills.is_empty(), "nobody was killed");
+    ensure!(run.facts.leader_changes >= 2, "{:?}", run.facts);
     Ok(())
 }

@@ -42,6 +42,33 @@ pub struct Oddities {
     pub peaks: BTreeMap<usize, Usage>,
 }
 
+/// A node that uses more than this leaks: the loads of a run are small.
+const USAGE_MAX: Usage = Usage {
+    files: 1_000,
+    resident_bytes: 2 << 30,
+    threads: 300,
+};
+
+impl Oddities {
+    /// What no run may bring, in words: panics, ends that nothing explains, use that has no bound.
+    #[must_use]
+    pub fn crashes(&self) -> Vec<String> {
+        let panics = self
+            .panics
+            .iter()
+            .map(|(node, line)| format!("node {node}: {line}"));
+        let unexpected = self.exits.iter().filter(|exit| !exit.expected);
+        let ends = unexpected.map(|exit| format!("node {} ended: {}", exit.node, exit.status));
+        let much = self.peaks.iter().filter(|(_, usage)| {
+            usage.files > USAGE_MAX.files
+                || usage.resident_bytes > USAGE_MAX.resident_bytes
+                || usage.threads > USAGE_MAX.threads
+        });
+        let much = much.map(|(node, usage)| format!("node {node} used {usage:?}, {USAGE_MAX:?} is the most"));
+        panics.chain(ends).chain(much).collect()
+    }
+}
+
 impl Exit {
     pub(super) fn new(node: usize, status: ExitStatus, asked: bool) -> Self {
         let code = status.code();

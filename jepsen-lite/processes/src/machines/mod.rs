@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::join_all;
+use jepsen_lite_core::run::{self, Run};
 use quorate_client::{Client, NodeStatus};
 use quorate_disk_shim::{FaultyDisk, JOURNAL_VARIABLE, library_path};
 use quorate_test_cluster::{AddressTaken, Cluster as Nodes, Ports};
@@ -238,6 +239,19 @@ impl Machines {
         let peaks = self.samples.stop().await;
         let logs = (0..self.nodes.node_count()).map(|node| (node, self.nodes.log_file(node)));
         exits::oddities(std::mem::take(&mut self.exits), logs, peaks)
+    }
+
+    /// Ends, and adds to a run what only the processes can tell: their audit logs, and what crashed.
+    ///
+    /// # Errors
+    ///
+    /// When logs cannot be read.
+    pub async fn complete(self, run: &mut Run) -> Result<()> {
+        let folder = self.folder.join(run::AUDIT);
+        let odd = self.finish().await?;
+        run.facts.crashes.extend(odd.crashes());
+        run.audit = run::audit(&folder)?;
+        Ok(())
     }
 
     /// Nodes that run and do not stand still.
