@@ -13,7 +13,7 @@
 //! | module | what it draws or tells |
 //! | --- | --- |
 //! | [`run`] | what a page is made of |
-//! | `story` | from what was recorded to that ([`tell`]) |
+//! | `story` | from what was recorded to that ([`of`]) |
 //! | `summary`, `words` | verdict, faults, evidence, promises, in plain words |
 //! | `axis`, `bands` | the time that all charts have in common, and the faults across them |
 //! | `lanes` | a lane for each client and node |
@@ -44,7 +44,7 @@ mod sample;
 mod tests;
 
 pub use run::Run;
-pub use story::tell;
+pub use story::of;
 
 /// The page of a run.
 #[must_use]

@@ -7,29 +7,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jepsen_lite_core::cluster::Effect;
 use jepsen_lite_core::history::{Delivery, History, Mark, MessageId, Outcome, Place, Publish, Settle, Wish};
-use jepsen_lite_core::schedule::Schedule;
+use jepsen_lite_core::run::Sight;
 use jepsen_lite_core::verdict::Results;
 use jepsen_lite_core::view::Event;
 
-use crate::run::{Act, Answer, Call, Moment, Phase, Run, Status};
+use crate::run::{Act, Answer, Call, Moment, Phase, Role, Run, Status};
 
-/// Lays a run out for its page. `events` are those of one replica's audit log, in its order, or none;
-/// `statuses` what was asked of the nodes meanwhile. All times are
-/// those of the history, whose beginning is that of the load.
+/// Lays a run out for its page, with what it came to.
 #[must_use]
-pub fn tell<'a>(
-    schedule: Schedule,
-    effects: Vec<Effect>,
-    results: Results,
-    history: &History,
-    events: impl IntoIterator<Item = &'a Event>,
-    statuses: Vec<Status>,
-) -> Run {
+pub fn of(run: &jepsen_lite_core::run::Run, results: &Results) -> Run {
+    let history = &run.history;
+    let statuses: Vec<Status> = run.sights.iter().map(status).collect();
     let teller = Teller::new(history, &statuses);
     let mut lives = teller.as_clients_saw_it();
-    teller.as_the_log_has_it(events, &mut lives);
+    teller.as_the_log_has_it(&with_plain_names(run.audit.events()), &mut lives);
     for life in lives.values_mut() {
         // At one time, the log comes before who was told.
         life.sort_by(|a, b| {
@@ -50,11 +42,40 @@ pub fn tell<'a>(
             .into_iter()
             .map(|(id, life)| (id.to_string(), life))
             .collect(),
-        schedule,
-        effects,
-        results,
+        schedule: run.schedule.clone(),
+        effects: run.effects.clone(),
+        results: results.clone(),
         statuses,
     }
+}
+
+fn status(sight: &Sight) -> Status {
+    Status {
+        at_ms: sight.at_ms,
+        node: sight.node,
+        id: sight.id,
+        role: Role::named(&sight.role),
+        term: sight.term,
+        applied_index: sight.applied_index,
+    }
+}
+
+/// An event names its queue `name#id`; people call it by its name, unless two had the same.
+fn with_plain_names(mut events: Vec<Event>) -> Vec<Event> {
+    let mut ids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for event in &events {
+        if let Some((name, id)) = event.queue.rsplit_once('#') {
+            ids.entry(name.to_owned()).or_default().insert(id.to_owned());
+        }
+    }
+    for event in &mut events {
+        if let Some((name, _)) = event.queue.rsplit_once('#')
+            && ids.get(name).is_some_and(|ids| ids.len() == 1)
+        {
+            event.queue = name.to_owned();
+        }
+    }
+    events
 }
 
 /// A history with what has to be looked up in it.
@@ -333,11 +354,7 @@ impl<'a> Teller<'a> {
         }
     }
 
-    fn as_the_log_has_it<'e>(
-        &self,
-        events: impl IntoIterator<Item = &'e Event>,
-        lives: &mut BTreeMap<MessageId, Vec<Moment>>,
-    ) {
+    fn as_the_log_has_it(&self, events: &[Event], lives: &mut BTreeMap<MessageId, Vec<Moment>>) {
         for event in events {
             let delivery = event.fence.and_then(|fence| self.by_fence.get(&fence));
             let holder = match (delivery, event.session, event.client) {
@@ -425,6 +442,8 @@ fn told<T>(outcome: &Outcome<T>, done: &str) -> (String, bool) {
 mod tests {
     use super::*;
     use crate::sample;
+    use jepsen_lite_core::audit::Audit;
+    use jepsen_lite_core::run::Facts;
 
     fn secs(s: f64) -> Duration {
         Duration::from_secs_f64(s)
@@ -497,24 +516,35 @@ mod tests {
         }
     }
 
-    fn told_with(events: &[Event]) -> Run {
-        let run = sample::empty();
-        let status = Status {
-            at_ms: 0,
-            node: 2,
-            id: Some(71),
-            role: crate::run::Role::Leader,
-            term: 1,
-            applied_index: 0,
+    /// The run of [`history`], with these changes in the log: index, what, fence.
+    fn told_with(changes: &[(u64, &str, Option<u64>)]) -> Run {
+        let told = sample::empty();
+        let mut audit = Audit::default();
+        for (index, change, fence) in changes {
+            let event = serde_json::json!({
+                "message": "7-0", "queue": "work", "queue_id": 1, "change": change, "fence": fence
+            });
+            let entry =
+                serde_json::json!({ "entry": { "index": index, "at_ms": 1_000_000_000, "events": [event] } });
+            audit
+                .add("n1", entry.to_string().as_bytes())
+                .expect("memory can be read");
+        }
+        let run = jepsen_lite_core::run::Run {
+            schedule: told.schedule,
+            history: history(),
+            audit,
+            effects: Vec::new(),
+            facts: Facts::default(),
+            sights: vec![Sight {
+                node: 2,
+                id: Some(71),
+                role: "leader".to_owned(),
+                term: 1,
+                ..Sight::default()
+            }],
         };
-        tell(
-            run.schedule,
-            run.effects,
-            run.results,
-            &history(),
-            events,
-            vec![status],
-        )
+        of(&run, &told.results)
     }
 
     #[test]
@@ -545,19 +575,11 @@ mod tests {
 
     #[test]
     fn what_only_the_log_tells_of_stands_between_its_neighbours() {
-        let event = |index, change: &str, fence| Event {
-            message: message(7),
-            index,
-            at_ms: 1_000_000_000,
-            change: change.to_owned(),
-            fence,
-            ..Event::default()
-        };
         let run = told_with(&[
-            event(7, "published", None),
-            event(8, "leased", Some(71)),
-            event(17, "lease-expired", None),
-            event(18, "leased", Some(99)),
+            (7, "published", None),
+            (8, "leased", Some(71)),
+            (17, "lease-expired", None),
+            (18, "leased", Some(99)),
         ]);
         let life: Vec<(&str, bool)> = run.lives["7-0"]
             .iter()
@@ -581,5 +603,15 @@ mod tests {
         assert!((expired.at_ms.unwrap() - 13_850.0).abs() < 1e-6, "{expired:?}");
         assert_eq!(run.lives["7-0"][2].who.as_deref(), Some("worker 1"));
         assert_eq!(run.lives["7-0"][5].note, "no client tells of it");
+    }
+    #[test]
+    fn a_queue_has_its_id_beside_its_name_only_where_another_had_that_name() {
+        let in_queue = |queue: &str| Event {
+            queue: queue.to_owned(),
+            ..Event::default()
+        };
+        let events = with_plain_names(["work#1", "work#1", "again#2", "again#3"].map(in_queue).into());
+        let names: Vec<&str> = events.iter().map(|event| event.queue.as_str()).collect();
+        assert_eq!(names, ["work", "work", "again#2", "again#3"]);
     }
 }
