@@ -18,6 +18,7 @@
 //! | [`check`] | the promises, each decided from a history |
 //! | [`run`] | what is stored of a run |
 //! | [`judge`] | decides what a stored run came to |
+//! | [`shrink`] | makes a schedule that fails smaller |
 //! | [`verdict`] | what a run came to: per invariant, with evidence |
 //!
 //! Nothing here starts a task, reads a clock or opens a connection.
@@ -34,5 +35,6 @@ pub mod judge;
 mod lines;
 pub mod run;
 pub mod schedule;
+pub mod shrink;
 pub mod verdict;
 pub mod view;
