@@ -26,6 +26,7 @@ mod limit;
 mod log;
 mod once;
 mod register;
+pub mod replay;
 mod wgl;
 
 pub use exclusive::{a_group_has_one_lease, activity_passes_on, groups_are_in_order, one_consumer_is_active};
