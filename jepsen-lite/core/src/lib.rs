@@ -17,7 +17,7 @@
 //! | [`body`] | bodies that tell who they are |
 //! | [`check`] | the promises, each decided from a history |
 //! | [`run`] | what is stored of a run |
-//! | [`model`] | a broker told naively, which the audit log is replayed on |
+//! | [`edn`] | the same for the checkers of Jepsen |
 //! | [`judge`] | decides what a stored run came to |
 //! | [`shrink`] | makes a schedule that fails smaller |
 //! | [`verdict`] | what a run came to: per invariant, with evidence |
@@ -30,11 +30,11 @@ pub mod audit;
 pub mod body;
 pub mod check;
 pub mod cluster;
+pub mod edn;
 pub mod history;
 pub mod ids;
 pub mod judge;
 mod lines;
-pub mod model;
 pub mod run;
 pub mod schedule;
 pub mod shrink;
