@@ -54,6 +54,18 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "jepsen-lite",
+        &[
+            "jepsen-lite-core",
+            "jepsen-lite-workload",
+            "jepsen-lite-sim",
+            "jepsen-lite-processes",
+            "jepsen-lite-report",
+            "jepsen-lite-mutants",
+            "quorate-test-cluster",
+        ],
+    ),
+    (
         "quorate-server",
         &[
             "quorate-node",

@@ -28,7 +28,8 @@ use crate::schedule::Schedule;
 use crate::verdict::{Finding, Results};
 use crate::view::{Counts, Settings};
 
-const SCHEDULE: &str = "schedule.json";
+/// The file of the schedule.
+pub const SCHEDULE: &str = "schedule.json";
 const HISTORY: &str = "history.jsonl";
 const EFFECTS: &str = "effects.json";
 const FACTS: &str = "facts.json";

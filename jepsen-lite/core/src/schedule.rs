@@ -170,6 +170,50 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// One of each kind, with numbers that stand for any.
+    #[must_use]
+    pub fn of_each_kind() -> Vec<Self> {
+        vec![
+            Self::Kill,
+            Self::Stop,
+            Self::PowerLoss,
+            Self::Restart,
+            Self::Pause,
+            Self::SlowCpu { percent: 10 },
+            Self::Isolate,
+            Self::Deaf,
+            Self::Mute,
+            Self::Shatter,
+            Self::Ring,
+            Self::CutClients,
+            Self::Reset,
+            Self::Delay { ms: 100 },
+            Self::Throttle {
+                bytes_per_second: 10_000,
+            },
+            Self::Lossy { percent: 10 },
+            Self::ClockJump { ms: 1_000 },
+            Self::ClockDrift { per_mille: 100 },
+            Self::ClockStrobe { ms: 200 },
+            Self::DiskFull,
+            Self::WriteError,
+            Self::SyncError { count: 1 },
+            Self::SlowSync { ms: 50 },
+            Self::BitFlip { bits: 1 },
+            Self::Truncate { bytes: 1_000 },
+            Self::Rollback,
+            Self::Wipe,
+            Self::Grow,
+            Self::Shrink,
+            Self::Transfer,
+            Self::Snapshot,
+            Self::Upgrade,
+            Self::KillWorkers,
+            Self::PauseWorkers,
+            Self::NackStorm,
+        ]
+    }
+
     /// Whether it lasts until it is undone.
     #[must_use]
     pub fn lasts(&self) -> bool {

@@ -13,8 +13,8 @@ use jepsen_lite_core::run::{self, Facts, Run};
 use jepsen_lite_core::schedule::Schedule;
 use jepsen_lite_core::verdict::{Finding, Results};
 use jepsen_lite_workload::access::Access;
-use jepsen_lite_workload::scenarios;
-use jepsen_lite_workload::trial;
+use jepsen_lite_workload::generate::Layer;
+use jepsen_lite_workload::{repeat, trial};
 use quorate_disk_shim::simulation;
 use serde::{Deserialize, Serialize};
 
@@ -173,7 +173,10 @@ fn complete(run: &mut Run, world: &mut World, order: &Order) -> Result<()> {
     }
     run.facts.leader_changes = run.facts.leader_changes.max(leader_changes);
     run.facts.snapshots_installed = run.facts.snapshots_installed.max(installs);
-    run.facts.repeat = repeat(&order.schedule);
+    run.facts.repeat = repeat::command(&order.schedule, Layer::Simulation, order.folder.as_deref());
+    if order.restore_leader {
+        run.facts.repeat.push_str(" --restore-leader");
+    }
     Ok(())
 }
 
@@ -199,19 +202,6 @@ fn rollback_copy_ms(schedule: &Schedule) -> Option<u64> {
         .min()?;
     // Half-way, counted from the start of the world, which is a little before that of the load.
     Some(first / 2 + 1_000)
-}
-
-/// The command that does a run again. A schedule that is neither a scenario nor generated is in the run folder.
-fn repeat(schedule: &Schedule) -> String {
-    let seed = schedule.seed;
-    let what = match scenarios::by_name(&schedule.name) {
-        Ok(_) => format!("jepsen-lite/scenarios/{}.json", schedule.name),
-        Err(_) => format!("--load {}", schedule.load_ms / 1_000),
-    };
-    format!(
-        "cargo run --release -p jepsen-lite-sim --example simulate -- --seeds {seed}..{} {what}",
-        seed + 1
-    )
 }
 
 fn keep(folder: &Path, run: &Run, world: &mut World, results: &Results) -> Result<()> {

@@ -58,6 +58,48 @@ enum Family {
 }
 
 impl Layer {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Simulation => "sim",
+            Self::Processes => "processes",
+            Self::Containers => "containers",
+        }
+    }
+
+    /// Whether a fault can be done there at all.
+    #[must_use]
+    pub fn knows(self, fault: &Fault) -> bool {
+        match self {
+            Self::Simulation => !matches!(fault, Fault::Truncate { .. } | Fault::Upgrade),
+            Self::Processes => true,
+            Self::Containers => matches!(
+                fault,
+                Fault::Kill
+                    | Fault::Stop
+                    | Fault::Restart
+                    | Fault::Pause
+                    | Fault::SlowCpu { .. }
+                    | Fault::Isolate
+                    | Fault::Deaf
+                    | Fault::Mute
+                    | Fault::Shatter
+                    | Fault::Ring
+                    | Fault::CutClients
+                    | Fault::Lossy { .. }
+                    | Fault::Wipe
+                    | Fault::Grow
+                    | Fault::Shrink
+                    | Fault::Transfer
+                    | Fault::Upgrade
+                    | Fault::KillWorkers
+                    | Fault::PauseWorkers
+                    | Fault::NackStorm
+            ),
+        }
+    }
+
     fn families(self) -> &'static [Family] {
         use Family::{Clock, Crash, Damage, Disk, Link, Log, Membership, Partition, Pause, Power, Workers};
         match self {

@@ -23,6 +23,7 @@
 //! | [`trial`] | the whole course of a run |
 //! | [`scenarios`] | the schedules that have a name |
 //! | [`generate`] | a schedule out of a seed |
+//! | [`repeat`] | the command that does a run again |
 
 #![forbid(unsafe_code)]
 
@@ -54,6 +55,7 @@ pub mod participant;
 pub mod protocol;
 pub mod queue;
 pub mod recorder;
+pub mod repeat;
 pub mod scenarios;
 mod signal;
 pub mod stats;

@@ -48,9 +48,24 @@ const PROBE: &str = "jepsen-lite-probe";
 ///
 /// When the load cannot be started. Whatever happens later is in the facts.
 pub async fn conduct<C: Cluster>(schedule: &Schedule, cluster: &mut C, access: &Access) -> Result<Run> {
-    let workload = crate::by_name(&schedule.workload.name, &schedule.workload.parameters)?;
     let recorder = Recorder::default();
-    let load = Load::start(workload, access, schedule.seed, &recorder).await;
+    Box::pin(conduct_before(&recorder, schedule, cluster, access)).await
+}
+
+/// The same, before somebody who has the recorder too and can tell how far it is. It has just been made: it
+/// counts the time from then on.
+///
+/// # Errors
+///
+/// As [`conduct`].
+pub async fn conduct_before<C: Cluster>(
+    recorder: &Recorder,
+    schedule: &Schedule,
+    cluster: &mut C,
+    access: &Access,
+) -> Result<Run> {
+    let workload = crate::by_name(&schedule.workload.name, &schedule.workload.parameters)?;
+    let load = Load::start(workload, access, schedule.seed, recorder).await;
     let load = load.context("start the load")?;
     let watch = Watch::start(access, recorder.start());
     let mut nemesis = Nemesis::new(cluster, load.crew().clone(), schedule.seed, recorder.start());
@@ -73,7 +88,7 @@ pub async fn conduct<C: Cluster>(schedule: &Schedule, cluster: &mut C, access: &
 
     let end = Ending {
         client: access.client(ASK_LIMIT),
-        recorder: &recorder,
+        recorder,
         limit: Duration::from_millis(schedule.heal_ms),
     };
     end.carry_out(&load, &mut facts).await;

@@ -33,6 +33,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use jepsen_lite_core::run::{self, Run};
 use quorate_client::{Client, NodeStatus};
 use quorate_test_cluster::wait_until;
 use tempfile::TempDir;
@@ -49,6 +50,8 @@ const ADDED: &str = "added.env";
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Lines of a node's output that are shown when a cluster does not come up.
 const LOG_LINES: usize = 40;
+/// Lines of a node's output that are kept of a run.
+const LOG_LINES_KEPT: usize = 100_000;
 /// How long a node may take to answer a question about itself.
 const STATUS_LIMIT: Duration = Duration::from_secs(1);
 
@@ -232,6 +235,40 @@ impl Containers {
         // Without a word about swap the engine refuses to go below what was there.
         let update = ["update", "--memory", memory, "--memory-swap", memory, &name];
         self.engine.docker(&update).await?;
+        Ok(())
+    }
+
+    /// Ends, and adds to a run what only the containers can tell: their audit logs, and what crashed. All is kept
+    /// in the folder of the run: `audit/node-N.jsonl`, and the output of each node as `nodes/node-N.log`. A node
+    /// that was emptied has no audit log of the time before.
+    ///
+    /// # Errors
+    ///
+    /// When the engine refuses, or a file cannot be written or read.
+    pub async fn complete(self, run: &mut Run, folder: &Path) -> Result<()> {
+        let (audit, nodes) = (folder.join(run::AUDIT), folder.join("nodes"));
+        for folder in [&audit, &nodes] {
+            fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+        }
+        for node in 0..self.made {
+            self.copy_audit(node, &audit.join(format!("node-{node}.jsonl")))
+                .await
+                .with_context(|| format!("the audit log of node {node}"))?;
+            let log = self.log(node, LOG_LINES_KEPT).await?;
+            let panics = log.lines().filter(|line| line.contains("panicked at"));
+            run.facts
+                .crashes
+                .extend(panics.map(|line| format!("node {node}: {line}")));
+            let ended = self.ended(node).await?;
+            // All were started again when the faults were over.
+            run.facts
+                .crashes
+                .extend(ended.map(|ended| format!("node {node} ended: {ended:?}")));
+            let path = nodes.join(format!("node-{node}.log"));
+            fs::write(&path, log).with_context(|| format!("write {}", path.display()))?;
+        }
+        self.down().await?;
+        run.audit = run::audit(&audit)?;
         Ok(())
     }
 
