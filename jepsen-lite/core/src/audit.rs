@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::io::BufRead;
 
 use anyhow::{Context as _, Result};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::history::RequestId;
 use crate::ids::MessageId;
@@ -49,9 +50,9 @@ pub struct Entry {
     pub events: Vec<Change>,
 }
 
-/// One request of a client, or of a node.
+/// One request of a client, or of a node. What its kind does not have is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[serde(from = "Line")]
 pub struct Request {
     /// Absent for what nodes ask by themselves, or on behalf of a stream.
     pub id: Option<RequestId>,
@@ -61,6 +62,111 @@ pub struct Request {
     pub refused: Option<String>,
     /// It had been executed before, in this entry, and changed nothing here.
     pub repeats: Option<u64>,
+    /// The queue that it names.
+    pub queue: String,
+    /// What it publishes: one of a publish, any number of a transaction.
+    pub publishes: Vec<Publish>,
+    /// What it says of leases.
+    pub settlements: Vec<Settlement>,
+    /// Settings of the queue that it declares or updates, as they are after the entry.
+    pub settings: Option<Settings>,
+    /// It made the queue that it declares.
+    pub created: bool,
+    /// Messages that it purged, or deleted with their queue.
+    pub removed: u64,
+    /// Of an operator: `delete`, `move`, `reschedule`, `redrive`, `undo-redrive`.
+    pub operation: String,
+    /// Messages that an operator names.
+    pub operated: Vec<Asked>,
+    /// Session of a consumer.
+    pub session: Option<u64>,
+    /// Number of a consumer in its session.
+    pub consumer: Option<u32>,
+    /// Most messages that the consumer may hold.
+    pub credit: u32,
+    /// The lease that is asked for; absent = that of the queue.
+    pub lease_ms: Option<u64>,
+}
+
+/// Messages that go to one place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Publish {
+    /// Where to, unless it goes to an exchange.
+    pub queue: Option<String>,
+    /// Where to, unless it goes to a queue.
+    pub exchange: Option<String>,
+    /// How many.
+    pub count: u32,
+    /// What is asked of each; empty if nothing is asked of any.
+    pub messages: Vec<Asked>,
+    /// The id of the first; the others have the numbers after it. Absent if it was refused.
+    pub first: Option<MessageId>,
+    /// Those that were not taken because their dedup id was known.
+    pub duplicates: Vec<Duplicate>,
+    /// Places of those that no binding led anywhere, from 0.
+    pub unroutable: Vec<u32>,
+}
+
+/// What is asked of one message, or with one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Asked {
+    /// The group that it belongs to; empty = none.
+    pub group: String,
+    /// Its dedup id; empty = none.
+    pub dedup_id: String,
+    /// 0 to 9.
+    pub priority: u8,
+    /// Its life; 0 = as the queue says.
+    pub ttl_ms: u64,
+    /// Of one that an operator names: its id, if it was found.
+    pub message: Option<MessageId>,
+    /// Of one that an operator names: why it was not done.
+    pub refused: Option<String>,
+}
+
+/// A message that was not taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Duplicate {
+    /// Its place in the publish, from 0.
+    pub place: u32,
+    /// The message that was taken.
+    pub first: MessageId,
+}
+
+/// What a holder said of its lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Settlement {
+    /// `queue.position.attempt.fence`: see [`Token`](crate::ids::Token).
+    pub token: String,
+    /// `ack`, `nack`, `release`, `dead-letter`, `extend`.
+    pub verdict: String,
+    /// Of an extend: the lease from now on; absent = as the queue says.
+    pub delay_ms: Option<u64>,
+    /// Why it was refused; absent = done, if its request was.
+    pub refused: Option<String>,
+    /// Of an extend: when the lease ends now.
+    pub until_ms: Option<u64>,
+}
+
+/// Settings of a queue that checkers decide from. Zero = off, or without bound.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)] // as in the broker's API
+pub struct Settings {
+    pub lease_ms: u64,
+    pub max_deliveries: u32,
+    pub max_length: u64,
+    pub max_bytes: u64,
+    pub overflow: String,
+    pub message_ttl_ms: u64,
+    pub priority_ageing_ms: u64,
+    pub group_concurrency: u32,
+    pub dedup_window_ms: u64,
+    pub dedup_max_ids: u64,
 }
 
 /// What happened to a message.
@@ -83,11 +189,107 @@ pub struct Change {
     pub until_ms: Option<u64>,
     /// Why it died or left.
     pub reason: Option<String>,
+    /// Of a lease by a consumer: its session.
+    #[serde(deserialize_with = "decimal")]
+    pub session: Option<u64>,
+    /// Of a lease by a consumer: its number in the session.
+    pub consumer: Option<u32>,
+    /// Of a publish: the dedup id.
+    pub dedup_id: String,
+    /// Of a duplicate: the id that the message would have had.
+    pub refused: Option<MessageId>,
+    /// Of one that arrived: the queue that it left.
+    pub from: String,
+    /// Of one that left for other queues: which.
+    pub to: Vec<String>,
 }
 
+/// A request as it stands in JSON, where the fields of all kinds lie side by side.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Line {
+    id: Option<RequestId>,
+    kind: String,
+    refused: Option<String>,
+    repeats: Option<u64>,
+    queue: Option<String>,
+    exchange: Option<String>,
+    count: u32,
+    messages: Vec<Asked>,
+    first: Option<MessageId>,
+    duplicates: Vec<Duplicate>,
+    unroutable: Vec<u32>,
+    publishes: Vec<Publish>,
+    settlements: Vec<Settlement>,
+    settings: Option<Settings>,
+    created: bool,
+    purged: u64,
+    deleted: u64,
+    operation: String,
+    #[serde(deserialize_with = "decimal")]
+    session: Option<u64>,
+    consumer: Option<u32>,
+    credit: u32,
+    lease_ms: Option<u64>,
+}
+
+impl From<Line> for Request {
+    fn from(line: Line) -> Self {
+        let is_publish = line.kind == "publish";
+        let (publishes, operated, queue) = if is_publish {
+            let publish = Publish {
+                queue: line.queue,
+                exchange: line.exchange,
+                count: line.count,
+                messages: line.messages,
+                first: line.first,
+                duplicates: line.duplicates,
+                unroutable: line.unroutable,
+            };
+            (vec![publish], Vec::new(), None)
+        } else {
+            (line.publishes, line.messages, line.queue)
+        };
+        Self {
+            id: line.id,
+            kind: line.kind,
+            refused: line.refused,
+            repeats: line.repeats,
+            queue: queue.unwrap_or_default(),
+            publishes,
+            settlements: line.settlements,
+            settings: line.settings,
+            created: line.created,
+            removed: line.purged + line.deleted,
+            operation: line.operation,
+            operated,
+            session: line.session,
+            consumer: line.consumer,
+            credit: line.credit,
+            lease_ms: line.lease_ms,
+        }
+    }
+}
+
+impl Request {
+    /// It was executed here: neither refused nor a repetition of what had been executed before.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.refused.is_none() && self.repeats.is_none()
+    }
+}
+
+/// Ids of 64 bits are decimal texts.
+fn decimal<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    text.map(|text| text.parse().map_err(D::Error::custom))
+        .transpose()
+}
+
+/// One line of a log: an entry, a snapshot that took the place of entries, or nothing of interest.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Told {
     entry: Option<Entry>,
     restored: Option<Restored>,
 }
@@ -109,7 +311,7 @@ impl Audit {
     pub fn add(&mut self, node: &str, from: impl BufRead) -> Result<()> {
         for line in from.split(b'\n') {
             let line = line.with_context(|| format!("read the audit log of {node}"))?;
-            let Ok(line) = serde_json::from_slice::<Line>(&line) else {
+            let Ok(line) = serde_json::from_slice::<Told>(&line) else {
                 continue;
             };
             if let Some(entry) = line.entry {

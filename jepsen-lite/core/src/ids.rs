@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context as _, Error, Result};
+use anyhow::{Context as _, Error, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 /// A message as the log orders it: index of its entry, and its number there. Its text form is `index-number`.
@@ -24,6 +24,19 @@ pub struct RequestId {
     pub client: u64,
     /// 1 for its first request, then one more for each.
     pub sequence: u64,
+}
+
+/// A lease. Its text form is `queue.position.attempt.fence`, all decimal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token {
+    /// Id of the queue.
+    pub queue: u64,
+    /// Place of the message in the queue.
+    pub position: u64,
+    /// From 1.
+    pub attempt: u32,
+    /// Grows with every lease of every message.
+    pub fence: u64,
 }
 
 impl MessageId {
@@ -64,6 +77,26 @@ impl FromStr for MessageId {
 
     fn from_str(text: &str) -> Result<Self> {
         Self::parse(text)
+    }
+}
+
+impl FromStr for Token {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut numbers = text.split('.').map(|number| number.parse::<u64>().ok());
+        let mut number = || numbers.next().flatten();
+        let token = (number(), number(), number(), number());
+        let (Some(queue), Some(position), Some(attempt), Some(fence)) = token else {
+            bail!("{text:?} is not a token");
+        };
+        ensure!(numbers.next().is_none(), "{text:?} is not a token");
+        Ok(Self {
+            queue,
+            position,
+            attempt: u32::try_from(attempt).with_context(|| format!("{text:?} is not a token"))?,
+            fence,
+        })
     }
 }
 

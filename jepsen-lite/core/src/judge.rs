@@ -236,6 +236,9 @@ fn of_the_clients(run: &Run) -> Vec<Finding> {
             check::attempts_count_failures(history, ends.deliveries_max),
         ));
     }
+    if !traits.moved {
+        findings.push(by_search(history, !traits.vanish));
+    }
     if !traits.moved && !traits.delayed {
         findings.push(finding(
             "I6",
@@ -260,6 +263,26 @@ fn of_the_clients(run: &Run) -> Vec<Finding> {
         findings.push(finding("I9", "fenced register", writes, lost));
     }
     findings
+}
+
+/// What is decided without the broker's word on order; of whole queues only if messages leave them by settlements.
+fn by_search(history: &History, queues: bool) -> Finding {
+    let mut searched = check::a_message_is_linearizable(history);
+    if queues {
+        let queues = check::a_small_queue_is_linearizable(history);
+        searched.checked += queues.checked;
+        searched.undecided += queues.undecided;
+        searched.violations.extend(queues.violations);
+    }
+    let name = "lives of messages, black box";
+    let mut finding = finding("I3", name, searched.checked, searched.violations);
+    if searched.undecided > 0 {
+        finding.note = format!(
+            "{} messages are undecided: too much of them is unknown",
+            searched.undecided
+        );
+    }
+    finding
 }
 
 /// Whether what is not in the history by now is not there.

@@ -18,6 +18,7 @@
 //! | [`check`] | the promises, each decided from a history |
 //! | [`run`] | what is stored of a run |
 //! | [`edn`] | the same for the checkers of Jepsen |
+//! | [`model`] | a broker told naively, which the audit log is replayed on |
 //! | [`judge`] | decides what a stored run came to |
 //! | [`shrink`] | makes a schedule that fails smaller |
 //! | [`verdict`] | what a run came to: per invariant, with evidence |
@@ -35,6 +36,7 @@ pub mod history;
 pub mod ids;
 pub mod judge;
 mod lines;
+pub mod model;
 pub mod run;
 pub mod schedule;
 pub mod shrink;

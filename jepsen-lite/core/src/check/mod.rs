@@ -26,6 +26,8 @@ mod limit;
 mod log;
 mod once;
 mod register;
+pub mod replay;
+mod wgl;
 
 pub use exclusive::{a_group_has_one_lease, activity_passes_on, groups_are_in_order, one_consumer_is_active};
 pub use held::nothing_is_forgotten;
@@ -37,6 +39,7 @@ pub use log::{
 };
 pub use once::each_exactly_once;
 pub use register::a_fence_guards_a_register;
+pub use wgl::{Searched, a_message_is_linearizable, a_small_queue_is_linearizable};
 
 /// What the broker said at the end, after the drain.
 #[derive(Clone, Debug, Default)]

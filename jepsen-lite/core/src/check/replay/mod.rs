@@ -1,0 +1,156 @@
+//! The promises that are decided by replaying the audit log.
+//!
+//! The log says of every applied entry what was asked, what it was answered and what happened to messages. So
+//! nothing is unknown here: each file decides one promise exactly, event by event, from a [`Replay`]. Only where the
+//! log itself leaves something open (settings that change within an entry, messages that are purged and told of
+//! later) it is counted as [undecided](Looked::undecided) and not held against anybody.
+//!
+//! A log with a hole, or replicas that differ, decide nothing. All checks take one walk through the log, and look
+//! things up in maps; a million events take seconds.
+
+mod acked;
+mod attempts;
+mod batch;
+mod counts;
+mod credit;
+mod dedup;
+mod due;
+mod exclusive;
+mod fencing;
+mod length;
+mod order;
+mod streams;
+#[cfg(test)]
+mod testing;
+mod time;
+
+use crate::audit::Audit;
+use crate::history::History;
+use crate::ids::MessageId;
+use crate::model::Replay;
+use crate::verdict::{Finding, Verdict, Witness};
+
+pub use acked::acked_is_final;
+pub use attempts::attempts_are_counted;
+pub use batch::publishes_are_whole;
+pub use counts::{counts_are_conserved, reads_show_a_state};
+pub use credit::credit_is_kept;
+pub use dedup::an_id_is_one_message;
+pub use due::messages_have_their_time;
+pub use exclusive::leases_are_exclusive;
+pub use fencing::tokens_are_fenced;
+pub use length::length_is_bounded;
+pub use order::queues_are_in_order;
+pub use streams::streams_get_each_once;
+pub use time::leases_last;
+
+/// Witnesses that are kept of each promise.
+const WITNESSES_MAX: usize = 10;
+/// Of what falls due at one time an entry does at most this much; the next entries do the rest.
+const DUE_MAX: usize = 4_096;
+
+/// What a check came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// How many things of the kind were looked at.
+    pub checked: u64,
+    /// How many more there were, of which the log does not tell enough.
+    pub undecided: u64,
+    /// How many were wrong.
+    pub violations: u64,
+    /// The first of them.
+    pub witnesses: Vec<Witness>,
+}
+
+impl Looked {
+    fn add(&mut self, message: Option<MessageId>, evidence: impl FnOnce() -> String) {
+        self.violations += 1;
+        if self.witnesses.len() < WITNESSES_MAX {
+            self.witnesses.push(Witness {
+                evidence: evidence(),
+                message: message.map(|message| message.to_string()),
+                at_ms: None,
+            });
+        }
+    }
+}
+
+struct Check {
+    invariant: &'static str,
+    name: &'static str,
+    decide: fn(&Replay<'_>, &History) -> Looked,
+}
+
+const CHECKS: [Check; 14] = [
+    Check::new("I3", "one lease at a time", leases_are_exclusive),
+    Check::new("I4", "acked is final", acked_is_final),
+    Check::new("I5", "attempts and deaths", attempts_are_counted),
+    Check::new("I6", "order of deliveries", queues_are_in_order),
+    Check::new("I7", "one message per dedup id", an_id_is_one_message),
+    Check::new("I9", "tokens are fenced", tokens_are_fenced),
+    Check::new("I11", "reads show a state", reads_show_a_state),
+    Check::new("I13", "conservation", counts_are_conserved),
+    Check::new("I14", "leases last", leases_last),
+    Check::new("I15", "delays and lives", messages_have_their_time),
+    Check::new("I16", "whole publishes", publishes_are_whole),
+    Check::new("I17", "length of queues", length_is_bounded),
+    Check::new("I17", "credit of consumers", credit_is_kept),
+    Check::new("I26", "each once on a stream", streams_get_each_once),
+];
+
+impl Check {
+    const fn new(
+        invariant: &'static str,
+        name: &'static str,
+        decide: fn(&Replay<'_>, &History) -> Looked,
+    ) -> Self {
+        Self {
+            invariant,
+            name,
+            decide,
+        }
+    }
+
+    fn finding(&self, looked: Looked, note: String) -> Finding {
+        Finding {
+            invariant: self.invariant.to_owned(),
+            name: self.name.to_owned(),
+            verdict: match (looked.violations, looked.checked) {
+                (0, 0) => Verdict::Unknown,
+                (0, _) => Verdict::Valid,
+                _ => Verdict::Violated,
+            },
+            checked: looked.checked,
+            violations: looked.violations,
+            witnesses: looked.witnesses,
+            note,
+        }
+    }
+}
+
+/// Replays the log and decides everything that can be decided so. Where the log has a hole or replicas differ,
+/// all of it is unknown.
+#[must_use]
+pub fn findings(audit: &Audit, history: &History) -> Vec<Finding> {
+    let obstacle = if !audit.is_whole() {
+        "the audit log has a hole"
+    } else if !audit.differences().is_empty() {
+        "replicas do not agree on the log"
+    } else {
+        ""
+    };
+    if !obstacle.is_empty() {
+        let unknown = |check: &Check| check.finding(Looked::default(), obstacle.to_owned());
+        return CHECKS.iter().map(unknown).collect();
+    }
+    let replay = Replay::of(audit);
+    let decide = |check: &Check| {
+        let looked = (check.decide)(&replay, history);
+        let note = match looked.undecided {
+            0 => String::new(),
+            count => format!("the log does not tell enough to decide {count} more"),
+        };
+        check.finding(looked, note)
+    };
+    CHECKS.iter().map(decide).collect()
+}
