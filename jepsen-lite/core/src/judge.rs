@@ -103,7 +103,19 @@ fn of_the_log(run: &Run) -> Vec<Finding> {
             check::refused_is_not_executed(history, audit),
         ),
     ]);
+    if let Some(barrier) = run.facts.barrier {
+        let later = audit.entries().filter(|entry| entry.index > barrier).count() as u64;
+        let late = check::nothing_is_late(history, audit, barrier);
+        // That nothing came after the barrier was looked at too.
+        findings.push(finding("I18", "late effects", later.max(1), late));
+    }
     if audit.is_whole() {
+        findings.push(finding(
+            "I2",
+            "what was delivered is in the log",
+            history.deliveries.len() as u64,
+            check::what_is_delivered_is_in_the_log(history, audit),
+        ));
         let events = audit.events();
         let count = events.len() as u64;
         findings.push(finding(
@@ -235,6 +247,10 @@ fn of_the_clients(run: &Run) -> Vec<Finding> {
             deliveries,
             check::attempts_count_failures(history, ends.deliveries_max),
         ));
+    }
+    if traits.delayed || history.publishes.iter().any(|one| one.ttl_ms.is_some()) {
+        let early = check::messages_come_in_their_time(history);
+        findings.push(finding("I15", "delay and life", deliveries, early));
     }
     if !traits.moved {
         findings.push(by_search(history, !traits.vanish));

@@ -19,18 +19,23 @@ use anyhow::{Result, ensure};
 use crate::history::{Delivery, History, MessageId, Outcome, Publish, Wish};
 use crate::view::Counts;
 
+mod due;
 mod exclusive;
 mod held;
+mod late;
 mod life;
 mod limit;
 mod log;
 mod once;
 mod register;
 pub mod replay;
+mod told;
 mod wgl;
 
+pub use due::messages_come_in_their_time;
 pub use exclusive::{a_group_has_one_lease, activity_passes_on, groups_are_in_order, one_consumer_is_active};
 pub use held::nothing_is_forgotten;
+pub use late::nothing_is_late;
 pub use life::traces_are_lives;
 pub use limit::{Turned, never_above, refusals_are_typed};
 pub use log::{
@@ -39,6 +44,7 @@ pub use log::{
 };
 pub use once::each_exactly_once;
 pub use register::a_fence_guards_a_register;
+pub use told::what_is_delivered_is_in_the_log;
 pub use wgl::{Searched, a_message_is_linearizable, a_small_queue_is_linearizable};
 
 /// What the broker said at the end, after the drain.
