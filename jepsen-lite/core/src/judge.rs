@@ -109,6 +109,7 @@ fn of_the_log(run: &Run) -> Vec<Finding> {
         // That nothing came after the barrier was looked at too.
         findings.push(finding("I18", "late effects", later.max(1), late));
     }
+    findings.extend(check::replay::findings(audit, history));
     if audit.is_whole() {
         findings.push(finding(
             "I2",
@@ -426,15 +427,16 @@ mod tests {
     use crate::run::Facts;
     use crate::schedule::{Evidence, Fault, Schedule, Workload};
 
+    /// One publish, which all replicas have; what came before it a snapshot has taken the place of.
     fn run() -> Run {
         let mut audit = Audit::default();
         for _ in 0..2 {
-            let log = r#"{"entry":{"index":1,"term":1,"at_ms":1,"hash":"a","events":[{"message":"1-0","queue":"q","queue_id":1,"change":"published"}]}}"#;
+            let log = r#"{"entry":{"index":2,"term":1,"at_ms":1,"hash":"a","events":[{"message":"2-0","queue":"q","queue_id":1,"change":"published"}]}}"#;
             audit.add("n", log.as_bytes()).expect("memory can be read");
         }
         let mut history = History::default();
         history.publishes.push(Publish {
-            outcome: Outcome::Done(MessageId { index: 1, number: 0 }),
+            outcome: Outcome::Done(MessageId { index: 2, number: 0 }),
             ..Publish::default()
         });
         Run {
@@ -500,7 +502,7 @@ mod tests {
     #[test]
     fn a_violation_outweighs_what_is_unknown() {
         let mut lost = run();
-        lost.history.publishes[0].outcome = Outcome::Done(MessageId { index: 1, number: 9 });
+        lost.history.publishes[0].outcome = Outcome::Done(MessageId { index: 2, number: 9 });
         lost.effects.push(effect(0));
         assert_eq!(judge(&lost).verdict, Verdict::Violated);
         // A message that was confirmed and never came, although the queues were emptied.
