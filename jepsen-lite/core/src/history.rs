@@ -28,6 +28,9 @@ pub const STALE_LEASE: &str = "STALE_LEASE";
 /// The reason with which a publish to a queue at its limit is refused.
 pub const QUEUE_FULL: &str = "QUEUE_FULL";
 
+/// When an answer was there that nobody ever got: its outcome was [found out](crate::resolve) in another way.
+pub const NEVER: Duration = Duration::MAX;
+
 /// What became of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::check::{self, Ends, Violation};
 use crate::cluster::Done;
 use crate::history::{Act, History, Outcome, STALE_LEASE};
+use crate::resolve::resolve;
 use crate::run::Run;
 use crate::verdict::{Finding, Results, Verdict, Witness};
 
@@ -22,10 +23,12 @@ const UNKNOWN_PERCENT_MAX: u64 = 30;
 /// What a run came to.
 #[must_use]
 pub fn judge(run: &Run) -> Results {
+    let resolved = resolve(&run.history, &run.audit, run.facts.barrier);
     let mut findings = of_the_layer(run);
     findings.extend(of_the_log(run));
-    findings.extend(of_the_clients(run));
-    let seen = seen(run);
+    findings.extend(of_the_clients(run, &resolved.history));
+    let mut seen = seen(run);
+    seen.insert("resolved".to_owned(), resolved.applied + resolved.absent);
     let mut notes = thin(run, &seen);
     notes.extend(idle(run));
     notes.extend(run.facts.failures.iter().cloned());
@@ -166,9 +169,9 @@ impl Traits {
     }
 }
 
-/// What clients can tell by themselves, without the word of a replica but for the order that it vouches for.
-fn of_the_clients(run: &Run) -> Vec<Finding> {
-    let history = &run.history;
+/// What clients can tell by themselves, without the word of a replica but for the order that it vouches for, and for
+/// what became of requests that they were not told of.
+fn of_the_clients(run: &Run, history: &History) -> Vec<Finding> {
     let traits = Traits::of(run);
     let ends = Ends {
         counts: run.facts.counts.clone(),
@@ -386,7 +389,8 @@ fn thin(run: &Run, seen: &BTreeMap<String, u64>) -> Vec<String> {
         percent => percent,
     };
     let all = (run.history.publishes.len() + run.history.settles.len()) as u64;
-    let unknown = seen.get("unknown").copied().unwrap_or(0);
+    let count = |name: &str| seen.get(name).copied().unwrap_or(0);
+    let unknown = count("unknown").saturating_sub(count("resolved"));
     if unknown * 100 > all * most {
         notes.push(format!(
             "{unknown} of {all} operations are of unknown outcome, {most} % may be"

@@ -16,6 +16,7 @@
 //! | [`ids`] | names that the broker gives |
 //! | [`body`] | bodies that tell who they are |
 //! | [`check`] | the promises, each decided from a history |
+//! | [`resolve`] | what clients were not told, told by the log |
 //! | [`run`] | what is stored of a run |
 //! | [`edn`] | the same for the checkers of Jepsen |
 //! | [`model`] | a broker told naively, which the audit log is replayed on |
@@ -37,6 +38,7 @@ pub mod ids;
 pub mod judge;
 mod lines;
 pub mod model;
+pub mod resolve;
 pub mod run;
 pub mod schedule;
 pub mod shrink;

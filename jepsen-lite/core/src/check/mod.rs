@@ -16,7 +16,7 @@ use std::fmt;
 
 use anyhow::{Result, ensure};
 
-use crate::history::{Delivery, History, MessageId, Outcome, Publish, Wish};
+use crate::history::{Delivery, History, MessageId, NEVER, Outcome, Publish, Settle, Wish};
 use crate::view::Counts;
 
 mod due;
@@ -310,7 +310,8 @@ pub fn a_lease_is_exclusive(history: &History) -> Vec<Violation> {
             continue;
         };
         let of_lease = settles.get(first.token.as_str()).map_or(&[][..], Vec::as_slice);
-        let unsure = of_lease.iter().any(|settle| settle.outcome == Outcome::Unknown);
+        let untold = |settle: &&Settle| settle.outcome.is_unknown() || settle.answered == NEVER;
+        let unsure = of_lease.iter().any(untold);
         if first.token != delivery.token || !unsure {
             let (fence, one, two) = (delivery.fence, &first.token, &delivery.token);
             finding.add(format!(
@@ -420,12 +421,14 @@ pub fn first_deliveries_are_in_order(history: &History) -> Vec<Violation> {
 }
 
 /// What one publisher sent in order stands in the log in that order. Transactions, of which a process may have
-/// several under way, are left out, and so is what is published again with its dedup id.
+/// several under way, are left out, and so is what is published again with its dedup id, and what it gave up.
 #[must_use]
 pub fn publishers_are_in_order(history: &History) -> Vec<Violation> {
     let mut finding = Finding::new("one publisher's messages stand in the order of sending");
     let mut confirmed: BTreeMap<u32, BTreeMap<u64, MessageId>> = BTreeMap::new();
-    let in_order = |publish: &&Publish| publish.transaction.is_none() && publish.dedup_id.is_none();
+    let in_order = |publish: &&Publish| {
+        publish.transaction.is_none() && publish.dedup_id.is_none() && publish.answered != NEVER
+    };
     for publish in history.publishes.iter().filter(in_order) {
         if let Outcome::Done(message) = publish.outcome {
             confirmed
