@@ -441,6 +441,46 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_is_read_by_its_kind() {
+        let audit = of(&[SAMPLE]);
+        let request = |index, place: usize| &audit.entry(index).expect("it is there").requests[place];
+        let declared = request(4, 0);
+        let settings = declared.settings.clone().unwrap_or_default();
+        assert_eq!(
+            (declared.created, settings.max_deliveries, settings.lease_ms),
+            (true, 2, 30_000)
+        );
+        let publish = &request(5, 1).publishes[0];
+        assert_eq!(
+            (publish.queue.as_deref(), publish.messages[0].priority),
+            (Some("jobs"), 3)
+        );
+        assert_eq!(
+            (publish.first, publish.duplicates.len()),
+            (Some(MessageId::of("5-2")), 1)
+        );
+        let consume = request(7, 2);
+        assert_eq!(
+            (consume.session, consume.consumer, consume.credit),
+            (Some(21), Some(1), 1)
+        );
+        assert_eq!(
+            request(9, 0).settlements[0].refused.as_deref(),
+            Some("STALE_LEASE")
+        );
+        assert_eq!(request(11, 0).operated.len(), 2);
+        assert_eq!(
+            (request(11, 1).publishes.len(), request(11, 1).is_done()),
+            (1, false)
+        );
+        assert!(!request(6, 0).is_done() && request(5, 0).is_done());
+        let leased = audit.events();
+        assert_eq!(leased.iter().filter(|event| event.change == "leased").count(), 3);
+        let holder = &audit.entry(7).expect("it is there").events[0];
+        assert_eq!((holder.session, holder.consumer), (Some(21), Some(1)));
+    }
+
+    #[test]
     fn another_hash_time_or_event_at_one_index_is_a_difference() {
         let one = r#"{"entry":{"index":5,"term":1,"at_ms":7,"hash":"a","events":[{"message":"5-0","queue":"q","queue_id":1,"change":"due"}]}}"#;
         for (from, to) in [("\"a\"", "\"b\""), (":7,", ":8,"), ("due", "acked")] {

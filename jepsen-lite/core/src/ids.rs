@@ -147,3 +147,31 @@ impl From<RequestId> for String {
         id.to_string()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_has_four_numbers() {
+        let token: Token = "262144.3.2.17".parse().expect("it is a token");
+        let expected = Token {
+            queue: 262_144,
+            position: 3,
+            attempt: 2,
+            fence: 17,
+        };
+        assert_eq!(token, expected);
+        for bad in [
+            "",
+            "1.2.3",
+            "1.2.3.4.5",
+            "1.2.3.",
+            "a.2.3.4",
+            "1.2.4294967296.4",
+            "-1.2.3.4",
+        ] {
+            assert!(bad.parse::<Token>().is_err(), "{bad}");
+        }
+    }
+}

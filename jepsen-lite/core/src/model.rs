@@ -563,3 +563,152 @@ impl<'a> Queue<'a> {
         self.id == Some(id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::replay::testing::audit;
+
+    /// The place and the life of a message of `q` after each step.
+    fn states(log: &str, message: &str) -> Vec<(Place, Life)> {
+        let audit = audit(log);
+        let replay = Replay::of(&audit);
+        let message = MessageId::of(message);
+        let steps = replay.steps.iter().filter(|step| step.change.message == message);
+        steps.map(|step| (step.after.place, step.after.life)).collect()
+    }
+
+    #[test]
+    fn a_life_starts_when_the_delay_has_passed_and_is_left_when_it_is_put_off() {
+        let log = r#"
+            1000 declare-queue queue=q created=true settings={"message_ttl_ms":500}
+            1000 publish queue=q count=1 messages=[{"ttl_ms":400}] first=2-0 / 2-0 published until_ms=2000
+            1100 operate operation=reschedule / 2-0 rescheduled until_ms=3000
+            1200 operate operation=reschedule / 2-0 rescheduled
+            1300 operate operation=reschedule / 2-0 rescheduled until_ms=5000
+            5000 tick / 2-0 due
+            5100 lease / 2-0 leased fence=1 attempt=1 until_ms=5200
+            5150 settle / 2-0 died reason=rejected
+            6000 operate operation=redrive / 2-0 redriven
+        "#;
+        let delayed = |until_ms| Place::Delayed {
+            until_ms,
+            retry: false,
+        };
+        let lease = Lease {
+            fence: 1,
+            attempt: 1,
+            until_ms: 5_200,
+            holder: None,
+        };
+        assert_eq!(
+            states(log, "2-0"),
+            [
+                (delayed(2_000), Life::Until(2_400)),
+                (delayed(3_000), Life::Until(3_400)),
+                (Place::Ready, Life::Until(1_600)),
+                (delayed(5_000), Life::Until(5_300)),
+                (Place::Ready, Life::Until(5_300)),
+                (Place::Leased(lease), Life::Until(5_300)),
+                (Place::Dead, Life::Until(5_300)),
+                (Place::Ready, Life::Until(6_500)),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_life_that_the_log_does_not_tell_is_unknown() {
+        let unknown_queue = "1000 publish queue=q count=1 first=1-0 / 1-0 published";
+        let changed = r#"
+            1000 declare-queue queue=q created=true settings={"message_ttl_ms":500}
+            1000 update-queue queue=q settings={"message_ttl_ms":600} / publish queue=q count=1 first=2-0 / 2-0 published
+        "#;
+        let retry = r#"
+            1000 declare-queue queue=q created=true settings={"message_ttl_ms":500}
+            1000 publish queue=q count=1 first=2-0 / 2-0 published / 2-0 leased fence=1 attempt=1 until_ms=1100
+            1050 settle / 2-0 nacked until_ms=1100
+            1060 operate operation=reschedule / 2-0 rescheduled until_ms=1200
+        "#;
+        for (log, message) in [(unknown_queue, "1-0"), (changed, "2-0"), (retry, "2-0")] {
+            let last = states(log, message).last().copied();
+            assert_eq!(last.map(|(_, life)| life), Some(Life::Unknown), "{log}");
+        }
+    }
+
+    #[test]
+    fn a_queue_that_comes_after_another_of_its_name_is_one_of_its_own() {
+        let audit = audit(
+            r#"
+            1000 declare-queue queue=q created=true settings={"lease_ms":1}
+            1000 publish queue=q count=1 first=2-0 / 2-0 published
+            1000 delete-queue queue=q deleted=1 / declare-queue queue=q created=true settings={"lease_ms":2}
+            1000 publish queue=q count=1 first=4-0 / 2-0 deleted / 4-0 published queue_id=10
+        "#,
+        );
+        let replay = Replay::of(&audit);
+        let [old, new] = &replay.queues[..] else {
+            panic!("there are two queues: {:?}", replay.queues);
+        };
+        assert!(old.has_id(9) && new.has_id(10));
+        assert_eq!((old.deleted, new.deleted), (Some(3), None));
+        assert_eq!(new.settings_in(4).map(|settings| settings.lease_ms), Some(2));
+        assert!(old.is_sure_in(2) && !old.is_sure_in(3) && new.is_sure_in(4));
+        assert_eq!(
+            replay.steps.iter().map(|step| step.queue).collect::<Vec<_>>(),
+            [0, 0, 1]
+        );
+    }
+
+    #[test]
+    fn nothing_is_sure_while_purged_messages_are_not_told_of() {
+        let audit = audit(
+            r#"
+            1000 declare-queue queue=q created=true settings={}
+            1000 publish queue=q count=3 first=2-0 / 2-0 published / 2-1 published / 2-2 published
+            1000 purge-queue queue=q purged=2 / 2-0 deleted
+            1000 operate queue=q operation=delete messages=[{"message":"2-2"}] / 2-2 deleted
+            1000 tick / 2-1 deleted
+            1000 tick
+        "#,
+        );
+        let replay = Replay::of(&audit);
+        let queue = &replay.queues[0];
+        let sure: Vec<u64> = (1..=6).filter(|&index| queue.is_sure_in(index)).collect();
+        assert_eq!(sure, [1, 2, 6]);
+        assert!(queue.is_sure_between(1, 2) && !queue.is_sure_between(2, 3) && !queue.is_sure_between(1, 6));
+    }
+
+    #[test]
+    fn settings_hold_between_the_entries_that_change_them() {
+        let audit = audit(
+            r#"
+            1000 declare-queue queue=q created=true settings={"lease_ms":1}
+            1000 declare-queue queue=q settings={"lease_ms":1}
+            1000 update-queue queue=q settings={"lease_ms":2}
+            1000 tick
+        "#,
+        );
+        let replay = Replay::of(&audit);
+        let queue = &replay.queues[0];
+        let lease = |index| queue.settings_in(index).map(|settings| settings.lease_ms);
+        assert_eq!(
+            [lease(1), lease(2), lease(3), lease(4)],
+            [Some(1), Some(1), None, Some(2)]
+        );
+        assert!(queue.is_steady(1, 2) && !queue.is_steady(2, 3) && queue.is_steady(3, 4));
+    }
+
+    #[test]
+    fn copies_that_come_together_are_marked_and_others_are_not() {
+        let log = r#"
+            1000 publish exchange=x count=1 first=1-0 / 1-0 published / 1-0 published queue=p queue_id=8
+            1000 operate / 1-0 moved queue=p queue_id=8 to=["q"] / 1-0 arrived from=p exit=moved
+            1000 lease / 1-0 leased fence=1 attempt=1 until_ms=2000
+        "#;
+        let audit = audit(log);
+        let replay = Replay::of(&audit);
+        let doubles: Vec<bool> = replay.steps.iter().map(|step| step.is_double).collect();
+        assert_eq!(doubles, [false, false, false, true, true]);
+        assert!(replay.queues[0].is_sure_in(1) && !replay.queues[0].is_sure_in(2));
+    }
+}

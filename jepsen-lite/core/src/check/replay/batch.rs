@@ -145,3 +145,85 @@ fn answers(history: &History, looked: &mut Looked) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::replay::testing::{accepts, looked, refuses};
+    use crate::ids::MessageId;
+
+    const GOOD: &str = r#"
+        1000 declare-queue queue=q created=true settings={"dedup_window_ms":500,"dedup_max_ids":9}
+        1000 publish queue=q count=3 messages=[{"dedup_id":"a"},{"dedup_id":"a"},{}] first=2-0 duplicates=[{"place":1,"first":"2-0"}] / publish queue=q count=1 first=2-3 / 2-0 published dedup_id=a / 2-2 published / 2-0 duplicate refused=2-1 / 2-3 published
+        1000 publish queue=q count=2 refused=QUEUE_NOT_FOUND
+        1000 publish exchange=x count=3 first=4-0 unroutable=[1] / 4-0 published / 4-0 published queue=p queue_id=8 / 4-2 published
+        1000 publish queue=q count=3 first=2-0 repeats=2
+        1000 transact publishes=[{"queue":"q","count":1,"first":"6-0"},{"queue":"p","count":1,"first":"6-1"}] / 6-0 published / 6-1 published queue=p queue_id=8
+    "#;
+
+    #[test]
+    fn publishes_that_are_torn_are_found() {
+        refuses(
+            publishes_are_whole,
+            GOOD,
+            &[
+                // One is missing, of a queue, of an exchange, of a transaction.
+                (" / 2-2 published", ""),
+                (" / 2-3 published", ""),
+                (" / 4-2 published", ""),
+                (" / 6-1 published queue=p queue_id=8", ""),
+                // It was taken and called a duplicate, or neither.
+                ("duplicates=[{\"place\":1,\"first\":\"2-0\"}] ", ""),
+                (" / 2-0 duplicate refused=2-1", ""),
+                ("2-0 duplicate refused=2-1", "2-1 published"),
+                // Routed nowhere, and told otherwise.
+                ("unroutable=[1] ", ""),
+                ("unroutable=[1]", "unroutable=[1,2]"),
+                // Into another queue, twice, in the wrong entry.
+                ("2-3 published", "2-3 published queue=p queue_id=8"),
+                ("2-3 published", "2-3 published / 2-3 published"),
+                ("6-0 published", "5-0 published"),
+                // Of one that was refused, and of one that had been executed before.
+                (
+                    "refused=QUEUE_NOT_FOUND",
+                    "refused=QUEUE_NOT_FOUND / 3-0 published",
+                ),
+                ("repeats=2", "repeats=2 / 5-0 published"),
+            ],
+        );
+    }
+
+    #[test]
+    fn publishers_who_were_told_of_a_part_are_found() {
+        accepts(publishes_are_whole, GOOD);
+        let part = |index, number| crate::history::Publish {
+            batch: Some(1),
+            outcome: Outcome::Done(MessageId { index, number }),
+            ..crate::history::Publish::default()
+        };
+        let count = |publishes: Vec<_>| {
+            let history = History {
+                publishes,
+                ..History::default()
+            };
+            looked(publishes_are_whole, GOOD, &history).violations
+        };
+        let duplicate = crate::history::Publish {
+            duplicate: true,
+            ..part(1, 5)
+        };
+        let refused = crate::history::Publish {
+            outcome: Outcome::Refused(None),
+            ..part(2, 1)
+        };
+        let unknown = crate::history::Publish {
+            outcome: Outcome::Unknown,
+            ..part(2, 1)
+        };
+        assert_eq!(count(vec![part(2, 0), duplicate, part(2, 2)]), 0);
+        assert_eq!(count(vec![refused.clone(), refused.clone()]), 0);
+        for second in [refused, unknown, part(3, 1), part(2, 0)] {
+            assert_eq!(count(vec![part(2, 0), second.clone()]), 1, "{second:?}");
+        }
+    }
+}

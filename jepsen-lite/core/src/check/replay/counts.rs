@@ -273,3 +273,187 @@ fn looks(history: &History) -> Vec<Look<'_>> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::replay::testing::{accepts, leaves_open, looked, refuses};
+    use crate::history::{Outcome, Place as At, Publish, View};
+
+    const GOOD: &str = r#"
+        1000 declare-queue queue=q created=true settings={"lease_ms":500,"max_deliveries":1}
+        1000 declare-queue queue=dead created=true settings={"lease_ms":500}
+        1000 publish queue=q count=3 first=3-0 / 3-0 published / 3-1 published / 3-2 published until_ms=1100
+        1000 lease queue=q / 3-0 leased fence=1 attempt=1 until_ms=1500
+        1000 settle settlements=[{"token":"9.0.1.1","verdict":"ack"}] / 3-0 acked
+        1000 lease queue=q / 3-1 leased fence=2 attempt=1 until_ms=1500
+        1100 settle settlements=[{"token":"9.1.1.2","verdict":"nack"}] / 3-2 due / 3-1 dead-lettered reason=max-deliveries to=["dead"] / 3-1 arrived queue=dead queue_id=8 from=q exit=dead-lettered
+        1100 operate queue=dead operation=redrive messages=[{"message":"3-1"}] / 3-1 moved queue=dead queue_id=8 to=["q"] / 3-1 arrived from=dead exit=moved
+        1200 purge-queue queue=q purged=2 / 3-2 deleted / 3-1 deleted
+        1200 purge-queue queue=q
+    "#;
+
+    #[test]
+    fn what_does_not_add_up_is_found() {
+        refuses(
+            counts_are_conserved,
+            GOOD,
+            &[
+                // It leaves twice, or was never there.
+                ("3-0 acked", "3-0 acked / 3-0 acked"),
+                ("3-0 acked", "3-7 acked"),
+                ("3-0 acked", "3-0 acked / 3-0 expired"),
+                // It comes where it is.
+                (
+                    "3-2 published until_ms=1100",
+                    "3-2 published until_ms=1100 / 3-1 published",
+                ),
+                // It arrives nowhere, comes from nowhere, or goes elsewhere.
+                (
+                    " / 3-1 arrived queue=dead queue_id=8 from=q exit=dead-lettered",
+                    "",
+                ),
+                (
+                    "3-1 dead-lettered reason=max-deliveries to=[\"dead\"]",
+                    "3-1 acked",
+                ),
+                (" / 3-1 moved queue=dead queue_id=8 to=[\"q\"]", ""),
+                ("to=[\"q\"]", "to=[\"p\"]"),
+            ],
+        );
+    }
+
+    #[test]
+    fn what_is_purged_and_not_told_of_is_open() {
+        let later = "purged=2 / 3-2 deleted\n        1200 tick / 3-1 deleted\n";
+        leaves_open(
+            counts_are_conserved,
+            GOOD,
+            &[("purged=2 / 3-2 deleted / 3-1 deleted\n", later)],
+        );
+    }
+
+    /// A look that is answered after a second with what `q` holds after entry 6.
+    fn look() -> Read {
+        Read {
+            answered: Duration::from_secs(1),
+            queue: "q".to_owned(),
+            read_index: Some(6),
+            view: View::Counts(Counts {
+                delayed: 1,
+                leased: 1,
+                published: 3,
+                acked: 1,
+                bytes: 77,
+                ..Counts::default()
+            }),
+            ..Read::default()
+        }
+    }
+
+    /// Looks, and a publish that is asked for when they are answered, and stands in entry 7.
+    fn history(look: Read) -> History {
+        let publish = Publish {
+            invoked: Duration::from_secs(2),
+            place: Some(At {
+                index: 7,
+                ..At::default()
+            }),
+            outcome: Outcome::Done(MessageId::default()),
+            ..Publish::default()
+        };
+        History {
+            publishes: vec![publish],
+            reads: vec![look],
+            ..History::default()
+        }
+    }
+
+    fn counts(change: impl FnOnce(&mut Counts)) -> View {
+        let mut counts = *look().view.counts().expect("it shows counts");
+        change(&mut counts);
+        View::Counts(counts)
+    }
+
+    #[test]
+    fn reads_of_states_that_never_were_are_found() {
+        accepts(counts_are_conserved, GOOD);
+        let decide = |look| looked(reads_show_a_state, GOOD, &history(look));
+        let good = decide(look());
+        assert_eq!((good.checked, good.violations), (1, 0));
+        // The read may contain more than it says.
+        let early = decide(Read {
+            read_index: Some(5),
+            ..look()
+        });
+        assert_eq!(early.violations, 0);
+        let one_more = counts(|counts| counts.acked += 1);
+        let elsewhere = counts(|counts| (counts.leased, counts.ready) = (0, 1));
+        let past = counts(|counts| {
+            *counts = Counts {
+                ready: 1,
+                delayed: 1,
+                published: 3,
+                acked: 1,
+                ..*counts
+            }
+        });
+        let future = counts(|counts| {
+            *counts = Counts {
+                ready: 1,
+                published: 3,
+                acked: 1,
+                dead_lettered: 1,
+                ..Counts::default()
+            };
+        });
+        for view in [one_more, elsewhere, past, future.clone()] {
+            assert_eq!(
+                decide(Read {
+                    view: view.clone(),
+                    ..look()
+                })
+                .violations,
+                1,
+                "{view:?}"
+            );
+        }
+        // It was there before the answer came.
+        let late = Read {
+            view: future,
+            answered: Duration::from_secs(3),
+            ..look()
+        };
+        assert_eq!(decide(late).violations, 0);
+        let other_queue = Read {
+            queue: "dead".to_owned(),
+            ..look()
+        };
+        assert_eq!(decide(other_queue).violations, 1);
+    }
+
+    #[test]
+    fn an_empty_queue_and_one_that_nothing_came_to_have_states_too() {
+        let empty = Read {
+            read_index: Some(1),
+            view: View::Counts(Counts::default()),
+            ..look()
+        };
+        for (queue, violations) in [("q", 0), ("dead", 0)] {
+            let read = Read {
+                queue: queue.to_owned(),
+                ..empty.clone()
+            };
+            assert_eq!(
+                looked(reads_show_a_state, GOOD, &history(read)).violations,
+                violations
+            );
+        }
+        let unknown = Read {
+            queue: "nowhere".to_owned(),
+            ..empty
+        };
+        let unknown = looked(reads_show_a_state, GOOD, &history(unknown));
+        assert_eq!((unknown.checked, unknown.undecided), (0, 1));
+    }
+}

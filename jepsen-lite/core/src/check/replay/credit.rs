@@ -94,3 +94,51 @@ fn holder(place: Place) -> Option<(u64, u32)> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::credit_is_kept;
+    use crate::check::replay::testing::refuses;
+
+    const GOOD: &str = r#"
+        1000 declare-queue queue=q created=true settings={"lease_ms":500}
+        1000 publish queue=q count=5 first=2-0 / 2-0 published / 2-1 published / 2-2 published / 2-3 published / 2-4 published
+        1000 consume session="7" consumer=1 queue=q credit=2 / 2-0 leased fence=1 attempt=1 until_ms=1500 session="7" consumer=1 / 2-1 leased fence=2 attempt=1 until_ms=1500 session="7" consumer=1
+        1000 settle settlements=[{"token":"9.0.1.1","verdict":"ack"}] / 2-0 acked / 2-2 leased fence=3 attempt=1 until_ms=1500 session="7" consumer=1
+        1100 set-credit session="7" consumer=1 credit=1
+        1100 settle settlements=[{"token":"9.1.1.2","verdict":"ack"}] / 2-1 acked
+        1200 settle settlements=[{"token":"9.2.1.3","verdict":"extend","until_ms":1700}] / 2-2 extended until_ms=1700
+        1300 settle settlements=[{"token":"9.2.1.3","verdict":"ack"}] / 2-2 acked / 2-3 leased fence=4 attempt=1 until_ms=1800 session="7" consumer=1
+        1400 cancel-consumer session="7" consumer=1
+        1800 tick / 2-3 lease-expired
+        1800 lease queue=q / 2-3 leased fence=5 attempt=2 until_ms=2300 / 2-4 leased fence=6 attempt=1 until_ms=2300
+    "#;
+
+    #[test]
+    fn a_consumer_that_holds_too_much_is_found() {
+        refuses(
+            credit_is_kept,
+            GOOD,
+            &[
+                ("queue=q credit=2", "queue=q credit=1"),
+                // After a settlement that is none, and after one that extends.
+                ("/ 2-0 acked /", "/"),
+                ("2-2 acked", "2-2 extended until_ms=1800"),
+                // After it was lowered, and after the consumer was cancelled.
+                (
+                    "2-1 acked\n",
+                    "2-1 acked / 2-3 leased fence=9 attempt=1 until_ms=1600 session=\"7\" consumer=1\n",
+                ),
+                (
+                    "2-3 lease-expired",
+                    "2-3 lease-expired / 2-3 leased fence=9 attempt=2 until_ms=2300 session=\"7\" consumer=1",
+                ),
+                // To one that nobody knows.
+                (
+                    "fence=5 attempt=2 until_ms=2300",
+                    "fence=5 attempt=2 until_ms=2300 session=\"8\" consumer=1",
+                ),
+            ],
+        );
+    }
+}

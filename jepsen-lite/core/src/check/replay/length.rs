@@ -117,3 +117,58 @@ fn counts(state: State) -> bool {
         Place::Ready | Place::Delayed { .. } | Place::Leased(_)
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::length_is_bounded;
+    use crate::check::replay::testing::{leaves_open, refuses};
+
+    const GOOD: &str = r#"
+        1000 declare-queue queue=q created=true settings={"max_length":3,"overflow":"reject","lease_ms":100,"max_deliveries":1}
+        1000 declare-queue queue=drops created=true settings={"max_length":1,"overflow":"drop-head","lease_ms":100}
+        1000 publish queue=q count=2 first=3-0 / 3-0 published / 3-1 published until_ms=1100
+        1000 publish queue=q count=2 refused=QUEUE_FULL
+        1000 lease queue=q / 3-0 leased fence=1 attempt=1 until_ms=1100
+        1000 publish queue=q count=1 first=6-0 / 6-0 published
+        1000 publish queue=q count=1 refused=QUEUE_FULL
+        1100 publish queue=q count=1 first=8-0 / 3-0 died reason=max-deliveries / 3-1 due / 8-0 published
+        1100 publish queue=drops count=1 first=9-0 / 9-0 published queue=drops queue_id=8
+        1100 publish queue=drops count=1 first=10-0 / 9-0 dropped queue=drops queue_id=8 / 10-0 published queue=drops queue_id=8
+        1200 update-queue queue=q settings={"max_length":1,"overflow":"drop-head","lease_ms":100}
+        1200 publish queue=q count=1 first=12-0 / 3-1 dropped / 6-0 dropped / 8-0 dropped / 12-0 published
+    "#;
+
+    #[test]
+    fn queues_that_are_too_long_and_refusals_without_need_are_found() {
+        refuses(
+            length_is_bounded,
+            GOOD,
+            &[
+                // One too many: delayed, leased, or ready.
+                (
+                    "count=2 refused=QUEUE_FULL",
+                    "count=2 first=4-0 / 4-0 published / 4-1 published",
+                ),
+                ("count=1 refused=QUEUE_FULL", "count=1 first=7-0 / 7-0 published"),
+                (
+                    "3-0 died reason=max-deliveries / 3-1 due",
+                    "3-0 lease-expired / 3-1 due",
+                ),
+                // The head stays, of a queue that makes room.
+                (" / 9-0 dropped queue=drops queue_id=8", ""),
+                // It grows although the limit was lowered below what is there.
+                ("3-1 dropped / 6-0 dropped / 8-0 dropped / 12-0", "12-0"),
+                // Refused, though there is room: for one more, for two.
+                ("count=1 first=6-0 / 6-0 published", "count=1 refused=QUEUE_FULL"),
+                ("count=2 refused", "count=1 refused"),
+                ("\"max_length\":3", "\"max_length\":4"),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_limit_of_bytes_decides_nothing() {
+        let bytes = ("\"max_length\":3", "\"max_bytes\":7,\"max_length\":4");
+        leaves_open(length_is_bounded, GOOD, &[bytes]);
+    }
+}

@@ -21,7 +21,7 @@ mod length;
 mod order;
 mod streams;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod time;
 
 use crate::audit::Audit;
@@ -153,4 +153,66 @@ pub fn findings(audit: &Audit, history: &History) -> Vec<Finding> {
         check.finding(looked, note)
     };
     CHECKS.iter().map(decide).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = include_str!("../../../samples/audit.jsonl");
+
+    fn of(logs: &[&str]) -> Vec<Finding> {
+        let mut audit = Audit::default();
+        for log in logs {
+            audit.add("n", log.as_bytes()).expect("memory can be read");
+        }
+        findings(&audit, &History::default())
+    }
+
+    #[test]
+    fn what_nodes_write_is_in_order() {
+        let findings = of(&[SAMPLE, SAMPLE]);
+        let wrong = findings
+            .iter()
+            .filter(|finding| finding.verdict == Verdict::Violated);
+        assert_eq!(wrong.collect::<Vec<_>>(), Vec::<&Finding>::new());
+        let valid = findings
+            .iter()
+            .filter(|finding| finding.verdict == Verdict::Valid);
+        assert!(valid.count() >= 9, "{findings:?}");
+    }
+
+    #[test]
+    fn a_violation_is_told_with_its_message() {
+        let findings = of(&[&SAMPLE.replace("\"attempt\":2", "\"attempt\":3")]);
+        let attempts = findings.iter().find(|finding| finding.invariant == "I5");
+        let attempts = attempts.expect("attempts are looked at");
+        assert_eq!((attempts.verdict, attempts.violations), (Verdict::Violated, 1));
+        assert_eq!(attempts.witnesses[0].message.as_deref(), Some("5-2"));
+    }
+
+    #[test]
+    fn ten_witnesses_are_kept_and_all_are_counted() {
+        let mut looked = Looked::default();
+        for number in 0..25 {
+            looked.add(None, || format!("the {number}th"));
+        }
+        assert_eq!((looked.violations, looked.witnesses.len()), (25, 10));
+    }
+
+    #[test]
+    fn a_log_with_a_hole_and_logs_that_differ_decide_nothing() {
+        let hole: Vec<&str> = SAMPLE
+            .lines()
+            .filter(|line| !line.contains("\"index\":6,"))
+            .collect();
+        let differs = SAMPLE.replace("\"attempt\":2", "\"attempt\":3");
+        for unknown in [of(&[&hole.join("\n")]), of(&[SAMPLE, &differs]), of(&[])] {
+            assert_eq!(unknown.len(), CHECKS.len());
+            for finding in unknown {
+                assert_eq!((finding.verdict, finding.checked), (Verdict::Unknown, 0));
+                assert_ne!(finding.note, "");
+            }
+        }
+    }
 }

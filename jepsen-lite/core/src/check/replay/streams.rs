@@ -54,3 +54,60 @@ pub fn streams_get_each_once(replay: &Replay<'_>, history: &History) -> Looked {
     }
     looked
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::replay::testing::{accepts, looked, refuses};
+    use crate::history::Delivery;
+
+    const GOOD: &str = r#"
+        1000 declare-queue queue=q created=true settings={"lease_ms":500}
+        1000 publish queue=q count=1 first=2-0 / 2-0 published
+        1000 consume session="7" consumer=1 queue=q credit=1 / 2-0 leased fence=1 attempt=1 until_ms=1500 session="7" consumer=1
+        1100 settle settlements=[{"token":"9.0.1.1","verdict":"release"}] / 2-0 released / 2-0 leased fence=2 attempt=1 until_ms=1600 session="7" consumer=1
+        1200 settle settlements=[{"token":"9.0.1.2","verdict":"nack"}] / 2-0 nacked / 2-0 leased fence=3 attempt=2 until_ms=1700 session="7" consumer=1
+        1700 tick / 2-0 lease-expired / 2-0 leased fence=4 attempt=3 until_ms=2200 session="7" consumer=1
+    "#;
+
+    #[test]
+    fn an_attempt_that_comes_again_is_found() {
+        refuses(
+            streams_get_each_once,
+            GOOD,
+            &[
+                ("2-0 released / ", ""),
+                ("fence=3 attempt=2", "fence=3 attempt=1"),
+                ("fence=4 attempt=3", "fence=4 attempt=2"),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_delivery_that_comes_again_on_its_connection_is_found() {
+        accepts(streams_get_each_once, GOOD);
+        let delivery = |stream, token: &str| Delivery {
+            stream,
+            token: token.to_owned(),
+            ..Delivery::default()
+        };
+        let count = |second| {
+            let deliveries = vec![delivery(1, "9.0.1.1"), second];
+            let history = History {
+                deliveries,
+                ..History::default()
+            };
+            looked(streams_get_each_once, GOOD, &history).violations
+        };
+        assert_eq!(count(delivery(1, "9.0.1.1")), 1);
+        // On another connection, another lease, and where the connection is not known.
+        assert_eq!(count(delivery(2, "9.0.1.1")), 0);
+        assert_eq!(count(delivery(1, "9.0.1.2")), 0);
+        let unknown = vec![delivery(0, "9.0.1.1"), delivery(0, "9.0.1.1")];
+        let history = History {
+            deliveries: unknown,
+            ..History::default()
+        };
+        assert_eq!(looked(streams_get_each_once, GOOD, &history).violations, 0);
+    }
+}

@@ -14,7 +14,7 @@ use crate::model::Replay;
 type Decide = fn(&Replay<'_>, &History) -> Looked;
 
 /// The log of a replica.
-pub(super) fn audit(log: &str) -> Audit {
+pub(crate) fn audit(log: &str) -> Audit {
     let lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
     let mut audit = Audit::default();
     for (index, line) in (1..).zip(lines) {

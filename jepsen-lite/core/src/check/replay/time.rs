@@ -127,3 +127,94 @@ fn length(
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::leases_last;
+    use crate::check::replay::testing::{leaves_open, refuses};
+
+    const GOOD: &str = r#"
+        1000 declare-queue queue=q created=true settings={"lease_ms":500}
+        1000 publish queue=q count=3 first=2-0 / 2-0 published / 2-1 published / 2-2 published
+        1000 lease queue=q lease_ms=400 / 2-0 leased fence=1 attempt=1 until_ms=1400
+        1000 consume session="7" consumer=1 queue=q credit=1 lease_ms=300 / 2-1 leased fence=2 attempt=1 until_ms=1300 session="7" consumer=1
+        1000 consume session="7" consumer=2 queue=q credit=1 / 2-2 leased fence=3 attempt=1 until_ms=1500 session="7" consumer=2
+        1100 settle settlements=[{"token":"9.0.1.1","verdict":"extend","until_ms":1600}] / 2-0 extended until_ms=1600
+        1300 tick / 2-1 lease-expired / 2-1 leased fence=4 attempt=2 until_ms=1600 session="7" consumer=1
+        1400 settle settlements=[{"token":"9.1.2.4","verdict":"ack"}] / 2-1 acked
+        1510 tick / 2-2 lease-expired
+        1600 tick / 2-0 lease-expired
+        1600 tick
+        1600
+    "#;
+
+    #[test]
+    fn leases_of_another_length_and_time_that_goes_back_are_found() {
+        refuses(
+            leases_last,
+            GOOD,
+            &[
+                // Too early, by a blink.
+                ("1600 tick / 2-0", "1599 tick / 2-0"),
+                ("1300 tick / 2-1", "1299 tick / 2-1"),
+                // Too late, and never.
+                (
+                    "1510 tick / 2-2 lease-expired\n        1600 tick /",
+                    "1510 tick\n        1600 tick / 2-2 lease-expired /",
+                ),
+                ("1600 tick / 2-0 lease-expired", "1600 tick"),
+                // Not as long as it was asked for.
+                ("until_ms=1300", "until_ms=1200"),
+                ("until_ms=1500", "until_ms=1501"),
+                ("\"until_ms\":1600", "\"until_ms\":1700"),
+                ("2-0 extended until_ms=1600", "2-0 extended until_ms=1500"),
+                (
+                    "\"verdict\":\"extend\"",
+                    "\"verdict\":\"extend\",\"delay_ms\":600",
+                ),
+                // Time goes back.
+                ("1400 settle", "1299 settle"),
+                ("1600\n", "1500\n"),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_consumer_that_asks_again_for_another_lease_decides_nothing() {
+        let again = "1200 consume session=\"7\" consumer=1 queue=q credit=1 lease_ms=200\n        1300 tick";
+        let other = GOOD.replacen("1300 tick", again, 1);
+        leaves_open(
+            leases_last,
+            &other,
+            &[(
+                "fence=4 attempt=2 until_ms=1600",
+                "fence=4 attempt=2 until_ms=1500",
+            )],
+        );
+    }
+
+    #[test]
+    fn what_falls_due_with_thousands_of_others_may_be_left_to_the_next_entry() {
+        let published: String = (0..4_100)
+            .map(|number| format!(" / 2-{number} published until_ms=1100"))
+            .collect();
+        let due: String = (0..4_096).map(|number| format!(" / 2-{number} due")).collect();
+        let rest: String = (4_096..4_100)
+            .map(|number| format!(" / 2-{number} due"))
+            .collect();
+        let log = format!(
+            "1000 declare-queue queue=q created=true settings={{\"lease_ms\":500}}\n\
+             1000 publish queue=q count=4100 first=2-0{published}\n\
+             1000 publish queue=q count=1 first=3-0 / 3-0 published\n\
+             1000 lease queue=q lease_ms=100 / 3-0 leased fence=1 attempt=1 until_ms=1100\n\
+             1100 tick{due}\n\
+             1100 tick{rest} / 3-0 lease-expired\n\
+             1100 tick\n"
+        );
+        refuses(
+            leases_last,
+            &log,
+            &[(" / 3-0 lease-expired", ""), (" / 2-0 due", "")],
+        );
+    }
+}
