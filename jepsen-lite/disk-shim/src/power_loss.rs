@@ -182,6 +182,7 @@ struct FilePlan {
     path: PathBuf,
     size: u64,
     pages: Vec<PagePlan>,
+    pages_at_stake: u64,
     pages_lost: u64,
 }
 
@@ -355,6 +356,7 @@ impl History {
             path,
             size,
             pages,
+            pages_at_stake: self.unsynced.len() as u64,
             pages_lost,
         }
     }
@@ -404,7 +406,7 @@ impl PowerLoss {
             }
             let file = history.plan(path, size, variant, &mut rng);
             report.files += 1;
-            report.pages += history.unsynced.len() as u64;
+            report.pages += file.pages_at_stake;
             report.pages_lost += file.pages_lost;
             files.push(file);
         }
@@ -431,6 +433,13 @@ impl PowerLoss {
     /// What is at stake, and what will be lost.
     pub fn report(&self) -> Report {
         self.report
+    }
+
+    /// The files of which something is at stake: where each is now, how many of its pages were not durable,
+    /// and how many of these will be put back.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, u64, u64)> {
+        let files = self.files.iter();
+        files.map(|file| (file.path.as_path(), file.pages_at_stake, file.pages_lost))
     }
 
     /// Changes the files as planned. What is there afterwards is durable: the

@@ -1,10 +1,10 @@
 //! Every fault is done to a cluster of processes, has an effect that can be counted, and can be undone.
 //!
 //! `cargo test -p jepsen-lite-processes --test machines` does each fault once. The named scenarios, with their
-//! load, take about a minute each and run by name, or all of them:
+//! load, take about half a minute each and run by name, or all of them, with the seeds of their files or others:
 //!
 //! ```text
-//! JEPSEN_LITE_SCENARIOS=kill-leader-loop,bitflip-minority \
+//! JEPSEN_LITE_SCENARIOS=kill-leader-loop,bitflip-minority JEPSEN_LITE_SEEDS=1,2,3 \
 //!     cargo test -p jepsen-lite-processes --test machines scenarios -- --ignored --nocapture
 //! ```
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use jepsen_lite_core::cluster::{Cluster as _, Done};
 use jepsen_lite_core::judge::judge;
-use jepsen_lite_core::schedule::Fault;
+use jepsen_lite_core::schedule::{Fault, Schedule};
 use jepsen_lite_core::verdict::Verdict;
 use jepsen_lite_processes::machines::{Machines, Plan};
 use jepsen_lite_workload::access::Access;
@@ -160,11 +160,24 @@ async fn processes_are_killed_stopped_frozen_and_exchanged() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn power_is_lost_by_one_and_by_all() -> Result<()> {
     let mut trial = Trial::start().await?;
+    let client = trial.client.with_timeout(Duration::from_secs(1));
+    let mut publishers = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let client = client.clone();
+        publishers.spawn(async move {
+            loop {
+                let _ = client.publish("jobs", vec![1; 500]).await;
+            }
+        });
+    }
     trial.load(Duration::from_secs(1)).await;
     let leader = trial.leader().await?;
-    trial.fault(Fault::PowerLoss, &[leader], &["ended"]).await?;
+    // There is always a write that is not yet synced.
+    let lost = ["ended", "pages_at_stake"];
+    trial.fault(Fault::PowerLoss, &[leader], &lost).await?;
     trial.load(Duration::from_secs(1)).await;
-    trial.fault(Fault::PowerLoss, &[0, 1, 2], &["ended"]).await?;
+    trial.fault(Fault::PowerLoss, &[0, 1, 2], &lost).await?;
+    publishers.shutdown().await;
     trial.finish().await
 }
 
@@ -283,13 +296,26 @@ async fn members_come_and_go() -> Result<()> {
 
 /// Runs named scenarios and judges them.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "a minute each; JEPSEN_LITE_SCENARIOS=NAME,… names them"]
+#[ignore = "half a minute each; JEPSEN_LITE_SCENARIOS=NAME,… names them"]
 async fn scenarios_take_their_course() -> Result<()> {
     let named = std::env::var("JEPSEN_LITE_SCENARIOS").unwrap_or_default();
     let named: Vec<&str> = named.split(',').filter(|name| !name.is_empty()).collect();
-    let mut wrong = Vec::new();
+    let seeds = std::env::var("JEPSEN_LITE_SEEDS").unwrap_or_default();
+    let seeds = seeds.split(',').filter(|seed| !seed.is_empty());
+    let seeds: Vec<u64> = seeds.map(str::parse).collect::<Result<_, _>>()?;
+    let mut schedules = Vec::new();
     for name in scenarios::names().filter(|name| named.is_empty() || named.contains(name)) {
         let schedule = scenarios::by_name(name)?;
+        let own = [schedule.seed];
+        let seeds = if seeds.is_empty() { &own[..] } else { &seeds };
+        schedules.extend(seeds.iter().map(|&seed| Schedule {
+            seed,
+            ..schedule.clone()
+        }));
+    }
+    let mut wrong = Vec::new();
+    for schedule in schedules {
+        let name = format!("{} with seed {}", schedule.name, schedule.seed);
         let folder = tempfile::Builder::new().prefix("jepsen-lite-").tempdir()?;
         let began = std::time::Instant::now();
         let started = Plan {
@@ -309,9 +335,11 @@ async fn scenarios_take_their_course() -> Result<()> {
         );
         for effect in &run.effects {
             eprintln!(
-                "  {} on {:?}: {:?} {:?}",
+                "  {} on {:?}, {} to {:?} ms: {:?} {:?}",
                 effect.fault.name(),
                 effect.nodes,
+                effect.from_ms,
+                effect.until_ms.unwrap_or_default(),
                 effect.state,
                 effect.counters
             );

@@ -6,10 +6,12 @@
 //! damaged), and *void* if there is nobody to do it to. Neither is done; both are written down, as is what was
 //! done and what it did. So the effects of a run say what it proved.
 //!
+//! What takes long, as to remove a node does, delays the steps after it. They last as long as they would have.
+//!
 //! At the end everything is undone that is not, in the order in which that can work: what stands still goes
 //! on, then networks, clocks, disks, stopped nodes, members. Healing again does no harm.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -24,6 +26,8 @@ use crate::crew::Crew;
 
 /// How long a step waits for a leader that it needs.
 const LEADER_LIMIT: Duration = Duration::from_secs(3);
+/// A step that begins later than this, because the one before took so long, ends as much later.
+const LATE_MS: u64 = 200;
 /// How often it looks.
 const LEADER_PAUSE: Duration = Duration::from_millis(50);
 
@@ -41,6 +45,8 @@ pub struct Nemesis<'a, C> {
     absent: BTreeSet<usize>,
     /// Whom the last step meant.
     last: Vec<usize>,
+    /// What workers had nacked when they began to nack everything.
+    nacks_before: u64,
 }
 
 /// An effect that lasts.
@@ -70,6 +76,7 @@ impl<'a, C: Cluster> Nemesis<'a, C> {
             open: Vec::new(),
             absent: BTreeSet::new(),
             last: Vec::new(),
+            nacks_before: 0,
         }
     }
 
@@ -80,10 +87,19 @@ impl<'a, C: Cluster> Nemesis<'a, C> {
     ///
     /// When the harness itself failed. What was begun can still be healed.
     pub async fn carry_out(&mut self, schedule: &Schedule) -> Result<()> {
-        for (at_ms, moment) in moments(schedule) {
-            sleep_until(self.start + Duration::from_millis(at_ms)).await;
+        let mut moments: VecDeque<_> = moments(schedule).into();
+        while let Some((at_ms, moment)) = moments.pop_front() {
+            sleep_until(self.start + Duration::from_millis(at_ms.min(schedule.load_ms))).await;
             match moment {
-                Moment::Begin(place) => self.begin(place, &schedule.steps[place]).await?,
+                Moment::Begin(place) => {
+                    let late_ms = self.now_ms().saturating_sub(at_ms);
+                    if late_ms > LATE_MS {
+                        put_off(&mut moments, place, late_ms);
+                    }
+                    self.begin(place, &schedule.steps[place]).await?;
+                }
+                // So late that all is healed first.
+                Moment::Undo(_) if at_ms >= schedule.load_ms => {}
                 Moment::Undo(place) => self.undo_step(place).await?,
             }
         }
@@ -190,8 +206,11 @@ impl<'a, C: Cluster> Nemesis<'a, C> {
     async fn inflict_on_workers(&mut self, fault: &Fault) -> Option<BTreeMap<String, u64>> {
         let (name, count) = match fault {
             Fault::KillWorkers => ("workers_killed", self.crew.kill_holders().await),
-            Fault::PauseWorkers => ("workers_paused", self.crew.pause(true)),
-            Fault::NackStorm => ("workers_nacking", self.crew.nack(true)),
+            Fault::PauseWorkers => ("leases_held", self.crew.pause(true)),
+            Fault::NackStorm => {
+                self.nacks_before = self.crew.nack(true);
+                return Some(BTreeMap::new());
+            }
             _ => return None,
         };
         Some(BTreeMap::from([(name.to_owned(), count)]))
@@ -214,7 +233,7 @@ impl<'a, C: Cluster> Nemesis<'a, C> {
             }
             Fault::NackStorm => {
                 let nacks = self.crew.nack(false);
-                BTreeMap::from([("nacks".to_owned(), nacks)])
+                BTreeMap::from([("nacks".to_owned(), nacks - self.nacks_before)])
             }
             _ => {
                 let counters = self.cluster.undo(&fault, &nodes).await?;
@@ -312,13 +331,24 @@ impl<'a, C: Cluster> Nemesis<'a, C> {
         of
     }
 
-    /// Those of the targets that the fault can be done to: most need a process.
+    /// Those of the targets that the fault can be done to: most need a process. One that ended by itself has
+    /// left what it had not synced, which a loss of power takes.
     fn those_concerned(&self, fault: &Fault, nodes: Vec<usize>) -> Vec<usize> {
         if !needs_process(fault) {
             return nodes;
         }
         let running = self.cluster.running();
-        nodes.into_iter().filter(|node| running.contains(node)).collect()
+        let ended = |node| *fault == Fault::PowerLoss && !self.is_held_down(node);
+        let concerned = |node: &usize| running.contains(node) || ended(*node);
+        nodes.into_iter().filter(concerned).collect()
+    }
+
+    /// Whether a fault that is not undone wants the node down.
+    fn is_held_down(&self, node: usize) -> bool {
+        let effects = self.open.iter().map(|open| &self.effects[open.effect]);
+        effects
+            .filter(|effect| ends(&effect.fault))
+            .any(|effect| effect.nodes.contains(&node))
     }
 
     /// Why the system would not have to survive this, if that is so.
@@ -363,6 +393,17 @@ fn moments(schedule: &Schedule) -> Vec<(u64, Moment)> {
     moments
 }
 
+/// Lets a step that begins late end as much later.
+fn put_off(moments: &mut VecDeque<(u64, Moment)>, place: usize, late_ms: u64) {
+    let end = |(_, moment): &(u64, Moment)| *moment == Moment::Undo(place);
+    let Some((at_ms, moment)) = moments.iter().position(end).and_then(|at| moments.remove(at)) else {
+        return;
+    };
+    let at_ms = at_ms + late_ms;
+    let after = moments.partition_point(|(other_ms, _)| *other_ms <= at_ms);
+    moments.insert(after, (at_ms, moment));
+}
+
 /// The member after this one, around.
 fn after(members: &[usize], node: usize) -> usize {
     let next = members.iter().copied().find(|&member| member > node);
@@ -384,6 +425,15 @@ fn needs_process(fault: &Fault) -> bool {
             | Fault::Snapshot
             | Fault::Upgrade
     )
+}
+
+/// What ends a process and keeps it from being there until that is undone.
+fn ends(fault: &Fault) -> bool {
+    damages(fault)
+        || matches!(
+            fault,
+            Fault::Kill | Fault::Stop | Fault::PowerLoss | Fault::Shrink
+        )
 }
 
 /// What is lost or changed of data that was durable. More than a minority is not promised to be survived.

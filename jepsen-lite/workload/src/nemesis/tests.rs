@@ -56,6 +56,11 @@ impl Cluster for Notes {
         match fault {
             Fault::Kill => nodes.iter().for_each(|&node| self.running[node] = false),
             Fault::Grow => self.running.extend(nodes.iter().map(|_| true)),
+            Fault::DiskFull => {
+                // It ends by itself, and that takes long.
+                nodes.iter().for_each(|&node| self.running[node] = false);
+                sleep(Duration::from_millis(500)).await;
+            }
             Fault::SlowCpu { .. } => {
                 return Ok((Done::Skipped("not here".to_owned()), BTreeMap::new()));
             }
@@ -262,4 +267,45 @@ async fn nodes_that_come_are_members_until_they_go() {
         "heal",
     ];
     assert_eq!(lines, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_begins_late_lasts_as_long_as_it_would_have() {
+    let (lines, _) = run(
+        3,
+        vec![
+            step(100, Fault::DiskFull, Target::Node(0), Some(900)),
+            step(150, Fault::Isolate, Target::Node(1), Some(300)),
+            step(160, Fault::Isolate, Target::Node(2), Some(800)),
+            step(700, Fault::Reset, Target::Node(1), None),
+        ],
+    )
+    .await;
+    let expected = [
+        "100 do disk-full [0]",
+        "600 do isolate [1]",
+        "600 do isolate [2]",
+        "700 do reset [1]",
+        "750 undo isolate [1]",
+        "900 undo disk-full [0]",
+        "1000 undo isolate [2]",
+        "heal",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn power_is_lost_by_what_ended_by_itself_but_not_by_what_was_ended() {
+    let (lines, effects) = run(
+        3,
+        vec![
+            step(0, Fault::DiskFull, Target::Node(0), Some(900)),
+            step(500, Fault::PowerLoss, Target::Node(0), Some(600)),
+            step(700, Fault::Kill, Target::Node(1), Some(800)),
+            step(750, Fault::PowerLoss, Target::Node(1), Some(790)),
+        ],
+    )
+    .await;
+    assert!(lines.contains(&"500 do power-loss [0]".to_owned()), "{lines:?}");
+    assert_eq!(skipped(&effects[3]), "no target runs");
 }
