@@ -120,10 +120,8 @@ mod tests {
         Status {
             at_ms,
             node,
-            id: None,
             role: Role::Leader,
             term,
-            applied_index: 0,
         }
     }
 

@@ -280,10 +280,8 @@ mod tests {
         let status = |at_ms, role, term| Status {
             at_ms,
             node: 0,
-            id: None,
             role,
             term,
-            applied_index: 0,
         };
         let statuses = [
             status(0, Role::Follower, 1),

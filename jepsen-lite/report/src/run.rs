@@ -95,6 +95,8 @@ pub struct Moment {
     pub until_ms: Option<f64>,
     /// The client that asked for it, or holds the lease.
     pub who: Option<String>,
+    /// The queue in which it happened; the exchange, for a publish to one.
+    pub queue: String,
     /// The node that answered, counted from 0.
     pub node: Option<usize>,
     /// The index of its log entry.
@@ -120,14 +122,10 @@ pub struct Status {
     pub at_ms: u64,
     /// Which, counted from 0.
     pub node: usize,
-    /// Its id in the cluster, if it has told.
-    pub id: Option<u64>,
     /// What it is.
     pub role: Role,
     /// In which term.
     pub term: u64,
-    /// How far it has applied its log.
-    pub applied_index: u64,
 }
 
 /// What a node is, by its own word.

@@ -371,10 +371,8 @@ fn statuses(load_ms: u64) -> Vec<Status> {
             statuses.push(Status {
                 at_ms,
                 node,
-                id: None,
                 role,
                 term,
-                applied_index: at_ms,
             });
         }
     }
