@@ -12,8 +12,14 @@ use crate::escape::Text;
 use crate::run::{Role, Status};
 use crate::words;
 
+/// Room that a character of a label needs, in per cent of the width.
+pub(crate) const CHARACTER_PERCENT: f64 = 0.72;
 /// Room that a number needs on a narrow screen, in per cent of the width.
 const NUMBER_PERCENT: f64 = 8.0;
+/// Height of a row, in the font size of the page.
+const ROW_REM: f64 = 1.6;
+/// With more rows than this, labels become shorter.
+const ROWS_MAX: usize = 8;
 
 /// Somebody else leads from here on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,34 +87,58 @@ pub(crate) fn across(effects: &[Effect], changes: &[Change], time: Time) -> Stri
     svg
 }
 
-/// The rows with the numbers of the faults, each a link into the list.
-pub(crate) fn numbers(effects: &[Effect], time: Time) -> String {
+/// The rows with the faults, each with a label that is a link into the list, over a bar as long as it lasted. The
+/// more there are, the less a label says.
+pub(crate) fn labels(effects: &[Effect], time: Time) -> String {
+    let kind = |effect: &Effect| format!(" {}", words::kind(&effect.fault));
+    let kind_and_nodes = |effect: &Effect| match effect.nodes.as_slice() {
+        [] => kind(effect),
+        nodes => format!("{} · {}", kind(effect), words::these(nodes)),
+    };
+    let mut drawn = rows(effects, time, kind_and_nodes);
+    if drawn.0 > ROWS_MAX {
+        drawn = rows(effects, time, kind);
+    }
+    if drawn.0 > ROWS_MAX {
+        drawn = rows(effects, time, |_| String::new());
+    }
+    let (count, html) = drawn;
+    format!(
+        "<div class=\"chips\" style=\"height:{}rem\">{html}</div>",
+        count as f64 * ROW_REM
+    )
+}
+
+/// The labels in as many rows as they need, so that none is on another.
+fn rows(effects: &[Effect], time: Time, name: impl Fn(&Effect) -> String) -> (usize, String) {
     let mut rows: Vec<f64> = Vec::new();
-    let mut chips = String::new();
+    let mut html = String::new();
     for (place, effect) in effects.iter().enumerate().filter(|(_, effect)| was_done(effect)) {
-        let from = time.percent(effect.from_ms as f64).min(100.0 - NUMBER_PERCENT);
+        let (number, name) = (place + 1, name(effect));
+        let needed = (name.chars().count() + 4) as f64 * CHARACTER_PERCENT;
+        let needed = needed.max(NUMBER_PERCENT);
+        let from = time.percent(effect.from_ms as f64);
         let until = time.percent(until_ms(effect, time));
-        let end = until.max(from + NUMBER_PERCENT);
-        let row = rows.iter().position(|taken| *taken <= from).unwrap_or_else(|| {
+        // What begins at the end of the page is told before it.
+        let left = from.min(100.0 - needed).max(0.0);
+        let row = rows.iter().position(|taken| *taken <= left).unwrap_or_else(|| {
             rows.push(0.0);
             rows.len() - 1
         });
-        rows[row] = end;
+        rows[row] = until.max(left + needed);
+        let top = row as f64 * ROW_REM;
         let told = words::fault(&effect.fault, &effect.nodes);
         let _ = write!(
-            chips,
-            "<a class=\"chip\" href=\"#fault-{number}\" style=\"left:{from:.2}%;width:{:.2}%;top:{top}rem\" \
-             title=\"{told}\" aria-label=\"fault {number}: {told}\">{number}</a>",
-            (until - from).max(0.0),
-            number = place + 1,
-            top = row as f64 * 1.5,
+            html,
+            "<i class=\"lasts\" style=\"left:{from:.2}%;width:{:.2}%;top:{top}rem\"></i>\
+             <a class=\"chip\" href=\"#fault-{number}\" style=\"left:{left:.2}%;top:{top}rem\" \
+             title=\"{told}\" aria-label=\"fault {number}: {told}\"><b>{number}</b><span>{}</span></a>",
+            until - from,
+            Text(&name),
             told = Text(&told),
         );
     }
-    format!(
-        "<div class=\"chips\" style=\"height:{}rem\">{chips}</div>",
-        rows.len() as f64 * 1.5
-    )
+    (rows.len(), html)
 }
 
 #[cfg(test)]
@@ -144,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_faults_at_one_time_stand_in_rows_of_their_own() {
+    fn labels_of_faults_at_one_time_stand_in_rows_of_their_own() {
         let effect = |from_ms, until_ms| Effect {
             from_ms,
             until_ms,
@@ -160,9 +190,24 @@ mod tests {
             effect(6000, None),
             effect(9990, Some(9991)),
         ];
-        let html = numbers(&effects, time);
-        assert!(html.contains("height:3rem"), "{html}");
-        // The last one is moved to the left, so that its number is on the page.
-        assert!(html.contains("left:92.00%"), "{html}");
+        let html = labels(&effects, time);
+        assert!(
+            html.contains("<b>4</b><span> kill of a process · node 0</span>"),
+            "{html}"
+        );
+        let lefts = |top: &str| -> Vec<f64> {
+            let chips = html.split("class=\"chip\"").skip(1);
+            let chips = chips.filter_map(|chip| chip.split('>').next());
+            let chips = chips.filter(|chip| chip.contains(&format!("top:{top}rem")));
+            let left = |chip: &str| chip.split("left:").nth(1)?.split('%').next()?.parse().ok();
+            chips.filter_map(left).collect()
+        };
+        assert_eq!(lefts("0"), [0.0, 60.0]);
+        // The last one is moved to the left, so that its label is on the page, and stands below the third.
+        assert_eq!(lefts("1.6").len(), 2, "{html}");
+        assert!(lefts("1.6")[1] < 80.0, "{html}");
+
+        let many: Vec<Effect> = (0..20).map(|n| effect(n, Some(9000))).collect();
+        assert!(!labels(&many, time).contains("kill of a process</span>"));
     }
 }

@@ -116,17 +116,16 @@ pub(crate) fn fates(run: &Run) -> Vec<(&Call, Fate)> {
     fates
 }
 
-/// Whether a rule ended it, and not a worker, by the log.
+/// Whether a rule ended it, and neither a worker nor an operator's second thought, by the log.
 fn ended_by_rule(run: &Run, message: &str) -> bool {
-    const RULES: [&str; 4] = ["dead-lettered", "expired", "dropped", "deleted"];
-    let Some(life) = run.lives.get(message) else {
-        return false;
-    };
-    let end = life
-        .iter()
-        .rev()
-        .find(|moment| is_ack(moment) || RULES.contains(&moment.what.as_str()));
-    end.is_some_and(|moment| !is_ack(moment))
+    const RULES: [&str; 5] = ["died", "dead-lettered", "expired", "dropped", "deleted"];
+    let mut turns = run.lives.get(message).into_iter().flatten().rev();
+    let last = turns.find_map(|moment| match moment.what.as_str() {
+        "redriven" => Some(false),
+        what if RULES.contains(&what) => Some(true),
+        _ => is_ack(moment).then_some(false),
+    });
+    last.unwrap_or(false)
 }
 
 /// By the log, or by the worker that was told.

@@ -14,7 +14,8 @@
 //! | --- | --- |
 //! | [`run`] | what a page is made of |
 //! | `story` | from what was recorded to that ([`of`]) |
-//! | `summary`, `words` | verdict, faults, evidence, promises, in plain words |
+//! | `summary`, `words` | verdict, faults, what was seen, in plain words |
+//! | `promises`, `evidence` | the promises, whether they held, and what shows that they did not |
 //! | `axis`, `bands` | the time that all charts have in common, and the faults across them |
 //! | `lanes` | a lane for each client and node |
 //! | `plots` | latency, rate |
@@ -27,11 +28,13 @@
 mod axis;
 mod bands;
 mod escape;
+mod evidence;
 mod fate;
 mod lanes;
 mod lives;
 mod page;
 mod plots;
+mod promises;
 pub mod run;
 mod scatter;
 mod story;

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use crate::axis::Time;
+use crate::bands::{until_ms, was_done};
+use crate::evidence::Links;
 use crate::fate::Fate;
 use crate::run::{Moment, Run};
 use crate::scatter::Dot;
@@ -29,7 +31,7 @@ pub(crate) struct Lives {
 }
 
 /// Lays out the lives that the page carries.
-pub(crate) fn lives(run: &Run, dots: &[Dot<'_>], time: Time) -> Lives {
+pub(crate) fn lives(run: &Run, links: &Links<'_>, dots: &[Dot<'_>], time: Time) -> Lives {
     let place: BTreeMap<&str, &Dot<'_>> = dots.iter().filter_map(|dot| Some((dot.message?, dot))).collect();
     let mut texts = Texts::default();
     let base = run
@@ -42,7 +44,7 @@ pub(crate) fn lives(run: &Run, dots: &[Dot<'_>], time: Time) -> Lives {
         .saturating_sub(1);
     let mut told = serde_json::Map::new();
     let mut bytes = 0;
-    for message in by_interest(run, &place) {
+    for message in by_interest(run, links, &place) {
         let life = &run.lives[message];
         let skipped = life.len().saturating_sub(MOMENTS_MAX);
         let half = MOMENTS_MAX / 2;
@@ -72,6 +74,7 @@ pub(crate) fn lives(run: &Run, dots: &[Dot<'_>], time: Time) -> Lives {
             "until": time.until_ms(),
             "length": time.length_ms(),
             "texts": texts.texts,
+            "faults": faults(run, time),
             "lives": told,
         }),
         told: count,
@@ -79,14 +82,29 @@ pub(crate) fn lives(run: &Run, dots: &[Dot<'_>], time: Time) -> Lives {
     }
 }
 
+/// The faults that were done, as lists: number, tenths of a millisecond from which, until which.
+fn faults(run: &Run, time: Time) -> Vec<Value> {
+    let effects = run
+        .effects
+        .iter()
+        .enumerate()
+        .filter(|(_, effect)| was_done(effect));
+    effects
+        .map(|(place, effect)| {
+            let (from, until) = (effect.from_ms as f64, until_ms(effect, time));
+            json!([place + 1, tenths(from), tenths(until)])
+        })
+        .collect()
+}
+
 /// Messages, those first that somebody may ask for.
-fn by_interest<'a>(run: &'a Run, place: &BTreeMap<&str, &Dot<'_>>) -> Vec<&'a str> {
+fn by_interest<'a>(run: &'a Run, links: &Links<'_>, place: &BTreeMap<&str, &Dot<'_>>) -> Vec<&'a str> {
     let witnesses: BTreeSet<&str> = run
         .results
         .findings
         .iter()
         .flat_map(|finding| &finding.witnesses)
-        .filter_map(|witness| witness.message.as_deref())
+        .flat_map(|witness| links.messages(witness))
         .collect();
     let (mut first, mut second, mut smooth) = (Vec::new(), Vec::new(), Vec::new());
     for (message, life) in &run.lives {
@@ -123,11 +141,8 @@ fn evenly(items: Vec<&str>) -> Vec<&str> {
 }
 
 /// A moment as a list: what, tenths of a millisecond at which, for which, flags (1 estimated, 2 odd), who, node + 1,
-/// log index, cluster time, attempt, end of the lease, token, note. What is not there is 0, or left out at the end.
+/// log index, cluster time, attempt, end of the lease, token, note, queue. What is not there is 0, or left out at the end.
 fn laid_out(moment: &Moment, base: u64, texts: &mut Texts) -> Value {
-    // A run lasts hours, not millennia.
-    #[allow(clippy::cast_possible_truncation)]
-    let tenths = |ms: f64| (ms * 10.0).round() as i64;
     let took = moment
         .at_ms
         .zip(moment.until_ms)
@@ -146,11 +161,19 @@ fn laid_out(moment: &Moment, base: u64, texts: &mut Texts) -> Value {
         json!(cluster(moment.leased_until_ms)),
         moment.token.as_ref().map_or(json!(0), |token| json!(token)),
         json!(texts.number(&moment.note)),
+        json!(texts.number(&moment.queue)),
     ];
     while list.last().is_some_and(|value| *value == json!(0)) {
         list.pop();
     }
     Value::Array(list)
+}
+
+/// In tenths of a millisecond.
+// A run lasts hours, not millennia.
+#[allow(clippy::cast_possible_truncation)]
+fn tenths(ms: f64) -> i64 {
+    (ms * 10.0).round() as i64
 }
 
 /// Texts by number; 0 is the empty one.
@@ -208,6 +231,14 @@ mod tests {
         assert_eq!(
             laid_out(&moment, 1000, &mut texts).to_string(),
             "[1,123,0,0,0,0,7,5]"
+        );
+        let in_queue = Moment {
+            queue: "work".to_owned(),
+            ..moment
+        };
+        assert_eq!(
+            laid_out(&in_queue, 1000, &mut texts).to_string(),
+            "[1,123,0,0,0,0,7,5,0,0,0,0,2]"
         );
     }
 }

@@ -16,16 +16,35 @@
   };
   const seconds = (tenths) => `${(tenths / 10000).toFixed(3)} s`;
   const took = (tenths) => (tenths >= 10000 ? `${(tenths / 10000).toFixed(2)} s` : `${(tenths / 10).toFixed(1)} ms`);
-  const cluster = (offset) => (offset ? String(offset + data.clusterBase) : "");
+  const cluster = (offset) => (offset ? `${(offset / 1000).toFixed(3)} s` : "");
+  const faults = (at) => data.faults.filter(([, from, until]) => from <= at && at <= until).map(([number]) => number).join(", ");
 
-  const row = (moment) => {
-    const [what, at, length = 0, flags = 0, who = 0, node = 0, index = 0, time = 0, attempt = 0, until = 0, token = 0, note = 0] = moment;
-    const cell = (text, name) => make("td", name ? { class: name } : {}, String(text || ""));
-    const when = at === null || at === undefined ? "" : `${flags & 1 ? "≈ " : ""}${seconds(at)}`;
-    return make("tr", flags & 2 ? { class: "odd" } : {},
-      cell(texts[what]), cell(when, "number"), cell(length ? took(length) : "", "number"), cell(texts[who]),
-      cell(node ? `node ${node - 1}` : ""), cell(index || "", "number"), cell(cluster(time), "number"),
-      cell(attempt || "", "number"), cell(cluster(until), "number"), cell(texts[note], "free"), cell(token, "token"));
+  // Columns: name, class, and what a moment has there.
+  const columns = [
+    ["what", "", (m) => texts[m.what]],
+    ["told by", "", (m) => (m.flags & 1 ? "log" : "client")],
+    ["when", "number", (m) => (m.at === null ? "" : `${m.flags & 1 ? "≈ " : ""}${seconds(m.at)}`)],
+    ["took", "number", (m) => (m.length ? took(m.length) : "")],
+    ["faults then", "", (m) => (m.at === null ? "" : faults(m.at))],
+    ["who", "", (m) => texts[m.who]],
+    ["queue", "", (m) => texts[m.queue]],
+    ["answered by", "", (m) => (m.node ? `node ${m.node - 1}` : "")],
+    ["answer or reason", "free", (m) => texts[m.note]],
+    ["attempt", "number", (m) => m.attempt || ""],
+    ["log index", "number", (m) => m.index || ""],
+    ["cluster time", "number", (m) => cluster(m.time)],
+    ["leased until", "number", (m) => cluster(m.until)],
+    ["token", "token", (m) => m.token || ""],
+  ];
+  const moment = ([what, at = null, length = 0, flags = 0, who = 0, node = 0, index = 0, time = 0, attempt = 0, until = 0, token = 0, note = 0, queue = 0]) =>
+    ({ what, at, length, flags, who, node, index, time, attempt, until, token, note, queue });
+  // What no moment has gets no column.
+  const table = (moments) => {
+    const used = columns.filter(([, , of]) => moments.some((m) => of(m) !== ""));
+    const row = (m) => make("tr", m.flags & 2 ? { class: "odd" } : {}, ...used.map(([, name, of]) => make("td", { class: name }, String(of(m)))));
+    return make("table", {},
+      make("thead", {}, make("tr", {}, ...used.map(([name, kind]) => make("th", { scope: "col", class: kind }, name)))),
+      make("tbody", {}, ...moments.map(row)));
   };
 
   const show = (message) => {
@@ -35,16 +54,13 @@
       return false;
     }
     const [, , fate, skipped, moments] = lives[message];
-    const head = ["what", "when", "took", "who", "answered by", "log index", "cluster time (ms)", "attempt", "leased until (ms)", "answer", "token"];
     const close = make("button", { type: "button" }, "close");
     close.addEventListener("click", () => dialog.close());
     const parts = [
       make("div", { class: "top" }, make("h2", { id: "life-of" }, `The life of ${message}`), close),
-      make("p", {}, (texts[fate] ? `Fate: ${texts[fate]}. ` : "") +
-        "What clients tell of has their times; what only the log tells of (≈) stands between its neighbours there. What is marked is out of the ordinary."),
-      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `moments of ${message}` }, make("table", {},
-        make("thead", {}, make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name)))),
-        make("tbody", {}, ...moments.map(row)))),
+      make("p", {}, ...(texts[fate] ? [make("strong", {}, `Fate: ${texts[fate]}.`)] : [])),
+      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `moments of ${message}` }, table(moments.map(moment))),
+      make("p", { class: "soft" }, `Clients tell when they asked and how long the answer took. Of what only the log tells of, the time is estimated (≈) from its neighbours. Marked is what is out of the ordinary. Cluster times are those of the leader's stamps, counted from ${data.clusterBase} ms.`),
     ];
     if (skipped) parts.push(make("p", { class: "soft" }, `${skipped} moments in the middle are left out.`));
     dialog.replaceChildren(...parts);

@@ -5,11 +5,15 @@ use std::fmt::Write as _;
 use jepsen_lite_core::verdict::Verdict;
 
 use crate::axis::Time;
+use crate::bands::Change;
 use crate::escape::{Text, json_in_script};
+use crate::evidence::Links;
 use crate::fate::{Fate, fates};
 use crate::run::Run;
-use crate::{bands, lanes, lives, plots, scatter, summary, words};
+use crate::{bands, lanes, lives, plots, promises, scatter, summary, words};
 
+/// Most changes of the leader that are told one by one.
+const LEADERS_MAX: usize = 40;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
@@ -18,7 +22,8 @@ pub(crate) fn page(run: &Run) -> String {
     let time = Time::spanning(moments(run));
     let fates = fates(run);
     let (dots, scale) = scatter::dots(run, &fates, time);
-    let lives = lives::lives(run, &dots, time);
+    let links = Links::of(run);
+    let lives = lives::lives(run, &links, &dots, time);
     let verdict = run.results.verdict;
     let title = format!(
         "{}, seed {}: {}",
@@ -44,7 +49,7 @@ pub(crate) fn page(run: &Run) -> String {
          <section aria-labelledby=\"promises\"><h2 id=\"promises\">What was promised, and whether it held</h2>{}</section>\n",
         summary::done(run, time),
         summary::seen(run),
-        summary::promises(run)
+        promises::table(&run.results, &links)
     );
     run_in_time(&mut html, run, time, &scatter::draw(&dots, scale));
     life(&mut html, &lives);
@@ -147,23 +152,27 @@ fn run_in_time(html: &mut String, run: &Run, time: Time, scatter: &str) {
     let _ = write!(
         html,
         "<section aria-labelledby=\"time\"><h2 id=\"time\">The run in time</h2>\
-         <p>Time runs from left to right, and is the same in all of it. Grey bands are faults; their numbers are \
-         those of the list above. A dashed line is a change of the leader.</p>\n\
+         <p>Time runs from left to right, and is the same in all of it. Grey bands are faults, with the numbers of the \
+         list above. A dashed line is a change of the leader. {}</p>\n\
          <div class=\"time\"><div class=\"behind\">{}<div class=\"cursor\" hidden><output></output></div></div>\n\
          {}<div class=\"row\"><span class=\"label\">faults</span>{}</div>{axis}",
+        Text(&course(run)),
         bands::across(&run.effects, &changes, time),
         phases(run, time),
-        bands::numbers(&run.effects, time),
+        bands::labels(&run.effects, time),
     );
     heading(
         html,
         "Clients",
         &[
-            ("swatch bars", "calls that were done, by their number"),
+            ("swatch bars", "calls that were done: the higher, the more"),
             ("swatch refused", "some were refused"),
             ("swatch unknown", "an answer never came"),
-            ("swatch waiting", "waited long"),
+            ("swatch waiting", "a call that waited long"),
         ],
+    );
+    html.push_str(
+        "<p class=\"hint\">The caretaker declares the queues, and takes what is left in them at the end.</p>",
     );
     html.push_str(&lanes::clients(run, time));
     heading(
@@ -179,26 +188,7 @@ fn run_in_time(html: &mut String, run: &Run, time: Time, scatter: &str) {
         ],
     );
     html.push_str(&lanes::nodes(run, time));
-    if !changes.is_empty() {
-        let told: Vec<String> = changes
-            .iter()
-            .take(40)
-            .map(|change| {
-                format!(
-                    "{} node {} (term {})",
-                    words::moment(change.at_ms),
-                    change.node,
-                    change.term
-                )
-            })
-            .collect();
-        let _ = write!(
-            html,
-            "<details class=\"changes\"><summary>{} of the leader</summary><p>{}</p></details>",
-            words::counted(changes.len() as u64, "change"),
-            told.join("; ")
-        );
-    }
+    html.push_str(&leaders(run, &changes));
     html.push_str(&axis);
     heading(
         html,
@@ -234,13 +224,52 @@ fn run_in_time(html: &mut String, run: &Run, time: Time, scatter: &str) {
         .map(|(class, words)| (class.as_str(), *words))
         .collect();
     heading(html, "Each publish, and how long until a worker had it", &fates);
+    html.push_str("<p class=\"hint\">A click on a dot shows the life of its message.</p>");
     let _ = writeln!(
         html,
         "<div id=\"publishes\">{scatter}</div>{axis}</div></section>"
     );
 }
 
-/// What the harness was about, as a row of its own.
+/// Who led, from each change on. The nodes are asked now and then, and a short reign is missed.
+fn leaders(run: &Run, changes: &[Change]) -> String {
+    if changes.is_empty() {
+        return String::new();
+    }
+    let told: Vec<String> = changes
+        .iter()
+        .take(LEADERS_MAX)
+        .map(|change| {
+            let at = words::moment(change.at_ms);
+            format!("{at} node {} (term {})", change.node, change.term)
+        })
+        .collect();
+    let drawn = changes.len() as u64;
+    let of = match run.results.seen.get("leader_changes") {
+        Some(&all) if all > drawn => format!("{} of {}", words::count(drawn), words::counted(all, "change")),
+        _ => words::counted(drawn, "change"),
+    };
+    format!(
+        "<details class=\"changes\"><summary>{of} of the leader, as far as nodes told when they were asked</summary>\
+         <p>{}</p></details>",
+        told.join("; ")
+    )
+}
+
+/// The phases in a sentence: those that are too short for their name in the chart are told here.
+fn course(run: &Run) -> String {
+    let phases: Vec<String> = run
+        .phases
+        .iter()
+        .map(|phase| format!("{} from {}", phase.name, words::moment(phase.from_ms)))
+        .collect();
+    match phases.is_empty() {
+        true => String::new(),
+        false => format!("The phases: {}.", phases.join("; ")),
+    }
+}
+
+/// What the harness was about, as a row of its own, with the names for which there is room.
 fn phases(run: &Run, time: Time) -> String {
     if run.phases.is_empty() {
         return String::new();
@@ -248,16 +277,20 @@ fn phases(run: &Run, time: Time) -> String {
     let mut html =
         String::from("<div class=\"row\"><span class=\"label\">phase</span><div class=\"plot phases\">");
     for (place, phase) in run.phases.iter().enumerate() {
-        let until_ms = run
-            .phases
-            .get(place + 1)
-            .map_or(time.until_ms(), |next| next.from_ms);
+        let next = run.phases.get(place + 1);
+        let until_ms = next.map_or(time.until_ms(), |next| next.from_ms);
         let (from, until) = (time.percent(phase.from_ms), time.percent(until_ms));
+        let needed = (phase.name.chars().count() + 2) as f64 * bands::CHARACTER_PERCENT;
+        let shown = match until - from < needed {
+            true => "",
+            false => &phase.name,
+        };
         let _ = write!(
             html,
-            "<span class=\"phase\" style=\"left:{from:.2}%;width:{:.2}%\" title=\"{name}\">{name}</span>",
+            "<span class=\"phase\" style=\"left:{from:.2}%;width:{:.2}%\" title=\"{}\">{}</span>",
             (until - from).max(0.0),
-            name = Text(&phase.name),
+            Text(&phase.name),
+            Text(shown),
         );
     }
     html.push_str("</div></div>");

@@ -31,7 +31,7 @@ pub(crate) fn latency(calls: &[Call], time: Time) -> String {
     let scale = Logarithmic::around(all.chain(doubtful.iter().map(|(_, took)| *took)));
     let mut svg = String::new();
     grid(&mut svg, scale.ticks().into_iter().map(|tick| scale.down(tick)));
-    for (class, part) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+    for (class, part) in [("max", 1.0), ("p99", 0.99), ("p50", 0.5)] {
         let line = bins.iter_mut().map(|bin| {
             bin.sort_by(f64::total_cmp);
             quantile(bin, part).map(|value| scale.down(value))
@@ -65,9 +65,9 @@ pub(crate) fn latency(calls: &[Call], time: Time) -> String {
 /// Confirms, deliveries and settlements a second.
 pub(crate) fn rate(calls: &[Call], time: Time) -> String {
     const LINES: [(&str, Act); 3] = [
-        ("published", Act::Publish),
-        ("received", Act::Receive),
         ("settled", Act::Settle),
+        ("received", Act::Receive),
+        ("published", Act::Publish),
     ];
     let seconds = time.length_ms() / 1000.0 / BINS as f64;
     let mut counts = [[0_u32; BINS]; LINES.len()];

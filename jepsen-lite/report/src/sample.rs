@@ -414,7 +414,7 @@ fn results(run: &Run) -> Results {
             ("redelivered".to_owned(), 40),
             ("leader_changes".to_owned(), 2),
             ("dead_lettered".to_owned(), 9),
-            ("unknown_percent".to_owned(), 2),
+            ("unknown".to_owned(), of(Act::Publish, Answer::Unknown)),
         ]
         .into(),
         notes: Vec::new(),

@@ -16,9 +16,13 @@ use crate::words;
 /// Height of the plot, as in [`plots`](crate::plots).
 const HEIGHT: f64 = 1000.0;
 /// The upper part, for what was never delivered.
-const NEVER: f64 = 200.0;
+const NEVER: f64 = 240.0;
 /// Places that are told apart, across and down.
 const GRID: (f64, f64) = (800.0, 300.0);
+/// Rows of losses in the upper part, so that neighbours do not hide each other; below them is what is unknown.
+const LOST_ROWS: [f64; 3] = [32.0, 97.0, 162.0];
+/// Width of a button, in chart units.
+const BUTTON: f64 = 180.0;
 /// Most losses that are buttons; further ones are dots.
 const BUTTONS_MAX: usize = 300;
 
@@ -50,19 +54,27 @@ pub(crate) fn dots<'a>(run: &'a Run, fates: &[(&'a Call, Fate)], time: Time) -> 
         Some((had - call.begin_ms).max(0.0))
     };
     let scale = Logarithmic::around(fates.iter().filter_map(|(call, _)| waited(call)));
-    let dots = fates
-        .iter()
-        .map(|(call, fate)| Dot {
+    let mut taken = [f64::NEG_INFINITY; LOST_ROWS.len()];
+    let mut dots = Vec::with_capacity(fates.len());
+    // They come by time, so that a row is free from the end of its last button on.
+    for (call, fate) in fates {
+        let x = time.x(call.begin_ms);
+        let y = match waited(call) {
+            _ if fate.is_lost() => {
+                let row = taken.iter().position(|until| *until <= x).unwrap_or(0);
+                taken[row] = x + BUTTON;
+                LOST_ROWS[row]
+            }
+            Some(waited) => NEVER + scale.down(waited) * (HEIGHT - NEVER),
+            None => NEVER * 0.9,
+        };
+        dots.push(Dot {
             message: call.message.as_deref(),
             fate: *fate,
-            x: time.x(call.begin_ms),
-            y: match waited(call) {
-                Some(waited) if !fate.is_lost() => NEVER + scale.down(waited) * (HEIGHT - NEVER),
-                _ if fate.is_lost() => NEVER * 0.3,
-                _ => NEVER * 0.7,
-            },
-        })
-        .collect();
+            x,
+            y,
+        });
+    }
     (dots, scale)
 }
 
@@ -130,4 +142,20 @@ fn place(dot: &Dot<'_>) -> (u32, u32) {
         (dot.x / WIDTH * GRID.0).round() as u32,
         (dot.y / HEIGHT * GRID.1).round() as u32,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn losses_at_one_time_do_not_hide_each_other() {
+        let run = sample::violated();
+        let call = run.calls.first().expect("somebody publishes");
+        let fates = [Fate::LostMiddle, Fate::LostMiddle, Fate::LostMiddle].map(|fate| (call, fate));
+        let (dots, _) = dots(&run, &fates, Time::spanning([25_000.0]));
+        let heights: Vec<f64> = dots.iter().map(|dot| dot.y).collect();
+        assert_eq!(heights, LOST_ROWS);
+    }
 }

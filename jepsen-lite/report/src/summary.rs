@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use jepsen_lite_core::verdict::{Finding, Verdict};
+use jepsen_lite_core::verdict::Verdict;
 
 use crate::axis::Time;
 use crate::bands::{until_ms, was_done};
 use crate::escape::Text;
-use crate::run::Run;
+use crate::promises::{Standing, promises};
+use crate::run::{Act, Run};
 use crate::words;
 
 /// The least of unknown answers that is too much, where the schedule names none.
@@ -24,38 +25,37 @@ pub(crate) fn sentence(run: &Run) -> String {
     let (nodes, faults) = (words::counted(run.schedule.nodes as u64, "node"), faults(run));
     match results.verdict {
         Verdict::Valid => {
-            let held = results
-                .findings
+            let promises = promises(results);
+            let held = promises
                 .iter()
-                .filter(|finding| finding.verdict == Verdict::Valid && finding.checked > 0)
-                .count();
+                .filter(|promise| promise.standing == Standing::Held);
             format!(
                 "{confirmed} went through {faults} on {nodes}, and {} held.",
-                match held {
+                match held.count() {
                     1 => "the promise that could be checked".to_owned(),
                     held => format!("all {held} promises that could be checked"),
                 }
             )
         }
         Verdict::Violated => {
-            let broken: Vec<String> = ordered(&results.findings)
+            let promises = promises(results);
+            let broken: Vec<String> = promises
                 .iter()
-                .filter(|finding| finding.verdict == Verdict::Violated)
-                .map(|finding| {
-                    let promise = words::promise(&finding.invariant).unwrap_or(&finding.name);
+                .filter(|promise| promise.standing == Standing::Violated)
+                .map(|promise| {
+                    let (wrong, checked) = promise.wrong();
                     format!(
                         "“{}” ({}; {} of {} wrong)",
-                        promise.trim_end_matches('.'),
-                        finding.invariant,
-                        words::count(finding.violations),
-                        words::count(finding.checked)
+                        promise.sentence(),
+                        promise.invariant,
+                        words::count(wrong),
+                        words::count(checked)
                     )
                 })
                 .collect();
-            let what = if broken.len() == 1 {
-                "A promise was"
-            } else {
-                "Promises were"
+            let what = match broken.len() {
+                1 => "A promise was",
+                _ => "Promises were",
             };
             format!(
                 "{what} broken under {faults} on {nodes}: {}.",
@@ -91,7 +91,7 @@ fn faults(run: &Run) -> String {
     }
     let parts: Vec<String> = kinds
         .into_iter()
-        .map(|(kind, count)| format!("{} × {kind}", words::count(count)))
+        .map(|(kind, count)| format!("{}\u{a0}× {kind}", words::count(count)))
         .collect();
     match parts.is_empty() {
         true => "no fault at all".to_owned(),
@@ -125,7 +125,7 @@ pub(crate) fn done(run: &Run, time: Time) -> String {
             .counters
             .iter()
             .filter(|(_, n)| **n > 0)
-            .map(|(name, n)| format!("{} {}", name.replace(['_', '-'], " "), words::count(*n)))
+            .map(|(name, n)| format!("{}: {}", words::counter(name), words::count(*n)))
             .collect();
         if !counters.is_empty() {
             let _ = write!(
@@ -153,16 +153,15 @@ pub(crate) fn done(run: &Run, time: Time) -> String {
     html
 }
 
-/// What was seen, against what a run must see to prove anything.
+/// What was seen, against what a run must see to prove anything. What was neither seen nor needed is left out.
 pub(crate) fn seen(run: &Run) -> String {
-    let results = &run.results;
-    let mut left: BTreeMap<&str, u64> = results.seen.iter().map(|(k, v)| (k.as_str(), *v)).collect();
+    let evidence = &run.schedule.evidence;
+    let mut left: BTreeMap<&str, u64> = run.results.seen.iter().map(|(k, v)| (k.as_str(), *v)).collect();
     let mut rows = String::new();
-    let mut row = |words: &str, seen: String, needed: String, enough: Option<bool>| {
-        let (class, mark) = match enough {
-            Some(true) => ("", "enough"),
-            Some(false) => (" class=\"short\"", "too little"),
-            None => ("", ""),
+    let mut row = |words: &str, seen: String, needed: String, enough: bool, mark: &str| {
+        let class = match enough {
+            true => "",
+            false => " class=\"short\"",
         };
         let _ = write!(
             rows,
@@ -170,138 +169,49 @@ pub(crate) fn seen(run: &Run) -> String {
             Text(words)
         );
     };
-    for (name, words, needed) in words::thresholds(&run.schedule.evidence) {
-        let seen = left.remove(name);
-        if seen.is_none() && needed == 0 {
+    let unknown = left.remove("unknown");
+    for (name, words, needed) in words::thresholds(evidence) {
+        let seen = left.remove(name).unwrap_or(0);
+        if seen == 0 && needed == 0 {
             continue;
         }
-        let seen = seen.unwrap_or(0);
-        let enough = (needed > 0).then_some(seen >= needed);
-        let needed = match needed {
-            0 => String::new(),
-            needed => format!("at least {}", words::count(needed)),
+        let (wanted, mark) = match needed {
+            0 => (String::new(), ""),
+            needed if seen >= needed => (format!("at least {}", words::count(needed)), "enough"),
+            needed => (format!("at least {}", words::count(needed)), "too little"),
         };
-        row(words, words::count(seen), needed, enough);
+        row(words, words::count(seen), wanted, seen >= needed, mark);
     }
-    if let Some(percent) = left.remove("unknown_percent") {
-        let most = match run.schedule.evidence.unknown_percent_max {
+    for (name, seen) in left.into_iter().filter(|(_, seen)| *seen > 0) {
+        row(&words::seen(name), words::count(seen), String::new(), true, "");
+    }
+    if let Some(unknown) = unknown {
+        let asked = run
+            .calls
+            .iter()
+            .filter(|call| matches!(call.act, Act::Publish | Act::Settle));
+        let percent = unknown as f64 * 100.0 / asked.count().max(1) as f64;
+        let most = match evidence.unknown_percent_max {
             0 => UNKNOWN_PERCENT_MAX,
             most => most,
         };
+        let enough = percent <= most as f64;
+        let mark = match enough {
+            true => "few enough",
+            false => "too many",
+        };
+        let percent = format!("{percent:.1} %");
         row(
             "answers that never came",
-            format!("{percent} %"),
+            percent,
             format!("at most {most} %"),
-            Some(percent <= most),
-        );
-    }
-    for (name, seen) in left {
-        row(
-            &name.replace(['_', '-'], " "),
-            words::count(seen),
-            String::new(),
-            None,
+            enough,
+            mark,
         );
     }
     format!(
-        "<table class=\"seen\"><thead><tr><th scope=\"col\">of these</th><th scope=\"col\">seen</th>\
+        "<table class=\"seen\"><thead><tr><th scope=\"col\"><span class=\"hidden\">what</span></th><th scope=\"col\">seen</th>\
          <th scope=\"col\">needed</th><th scope=\"col\"><span class=\"hidden\">enough?</span></th></tr></thead>\
          <tbody>{rows}</tbody></table>"
     )
-}
-
-/// The table of promises: what is broken first, what was not seen last.
-pub(crate) fn promises(run: &Run) -> String {
-    let mut rows = String::new();
-    for finding in ordered(&run.results.findings) {
-        let (class, result) = match finding.verdict {
-            Verdict::Valid if finding.checked == 0 => ("unseen", "not seen"),
-            Verdict::Valid => ("valid", "held"),
-            Verdict::Unknown => ("unknown", "unknown"),
-            Verdict::Violated => ("violated", "violated"),
-            Verdict::Harness => ("unknown", "not checked"),
-        };
-        let _ = write!(
-            rows,
-            "<tr class=\"{class}\"><th scope=\"row\">{}<small>{} · {}</small></th>\
-             <td><span class=\"badge {class}\">{result}</span></td><td>{}</td><td>{}</td></tr>",
-            Text(words::promise(&finding.invariant).unwrap_or(&finding.name)),
-            Text(&finding.invariant),
-            Text(&finding.name),
-            words::count(finding.checked),
-            words::count(finding.violations),
-        );
-        if class == "unseen" || !finding.note.is_empty() || !finding.witnesses.is_empty() {
-            let _ = write!(rows, "<tr class=\"more {class}\"><td colspan=\"4\">");
-            if class == "unseen" && finding.note.is_empty() {
-                rows.push_str("<p>Nothing of the kind happened in this run.</p>");
-            }
-            if !finding.note.is_empty() {
-                let _ = write!(rows, "<p>{}</p>", Text(&finding.note));
-            }
-            witnesses(&mut rows, finding);
-            rows.push_str("</td></tr>");
-        }
-    }
-    format!(
-        "<table class=\"promises\"><thead><tr><th scope=\"col\">promise</th><th scope=\"col\">result</th>\
-         <th scope=\"col\">looked at</th><th scope=\"col\">wrong</th></tr></thead><tbody>{rows}</tbody></table>"
-    )
-}
-
-fn witnesses(html: &mut String, finding: &Finding) {
-    if finding.witnesses.is_empty() {
-        return;
-    }
-    let open = if finding.verdict == Verdict::Violated {
-        " open"
-    } else {
-        ""
-    };
-    let shown = finding.witnesses.len() as u64;
-    let title = match finding.violations > shown {
-        true => format!(
-            "evidence: the first {shown} of {}",
-            words::count(finding.violations)
-        ),
-        false => format!("evidence: {}", words::counted(shown, "case")),
-    };
-    let _ = write!(html, "<details{open}><summary>{title}</summary><ol>");
-    for witness in &finding.witnesses {
-        html.push_str("<li>");
-        if let Some(at) = witness.at_ms {
-            let _ = write!(html, "<span class=\"when\">{}</span> ", words::moment(at as f64));
-        }
-        let _ = write!(html, "{}", Text(&witness.evidence));
-        if let Some(message) = &witness.message {
-            let _ = write!(
-                html,
-                " <button class=\"message\" data-message=\"{0}\">life of {0}</button>",
-                Text(message)
-            );
-        }
-        html.push_str("</li>");
-    }
-    html.push_str("</ol></details>");
-}
-
-/// Findings: violated, unknown, valid, not seen; within these by number.
-fn ordered(findings: &[Finding]) -> Vec<&Finding> {
-    let mut ordered: Vec<&Finding> = findings.iter().collect();
-    ordered.sort_by_key(|finding| {
-        let gravity = match finding.verdict {
-            Verdict::Violated => 0,
-            Verdict::Harness => 1,
-            Verdict::Unknown => 2,
-            Verdict::Valid if finding.checked > 0 => 3,
-            Verdict::Valid => 4,
-        };
-        let number: u32 = finding
-            .invariant
-            .trim_start_matches(|c: char| !c.is_ascii_digit())
-            .parse()
-            .unwrap_or(u32::MAX);
-        (gravity, number)
-    });
-    ordered
 }

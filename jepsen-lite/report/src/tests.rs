@@ -2,7 +2,14 @@
 //!
 //! To look at them: `JEPSEN_LITE_PAGES=DIR cargo test -p jepsen-lite-report` writes them there.
 
-use crate::{Run, html, sample};
+use std::time::Duration;
+
+use jepsen_lite_core::audit::Audit;
+use jepsen_lite_core::history::{Delivery, History, Mark, MessageId, Outcome, Publish, Settle};
+use jepsen_lite_core::judge::judge;
+use jepsen_lite_core::run::{Facts, Run as Recorded};
+
+use crate::{Run, html, of, sample};
 
 /// Elements that have no end tag.
 const VOID: [&str; 5] = ["meta", "link", "input", "br", "img"];
@@ -74,18 +81,20 @@ fn a_valid_run() {
         &html,
         &[
             "<span class=\"verdict valid\">valid</span>",
-            "went through 1 × kill of a process, 1 × network partition, 1 × slow disk and 1 × forced snapshot on 3 nodes",
+            "went through 1\u{a0}× kill of a process, 1\u{a0}× network partition, 1\u{a0}× slow disk and 1\u{a0}× forced snapshot on 3 nodes",
             "all 6 promises that could be checked held.",
             "jepsen-lite sim --scenario kill-leader-loop --seed 42",
             "3.00 s to 7.00 s</span> node 0 was killed (SIGKILL).",
-            "<span class=\"counters\">bytes held back 48,213</span>",
+            "<span class=\"counters\">bytes held back: 48,213</span>",
             "not done: no disk shim here",
             "had no effect",
             "No confirmed message is lost.",
-            "Nothing of the kind happened in this run.",
+            "<span class=\"badge unseen\">nothing to check</span>",
             "at least 500",
             "title=\"faults are undone\"",
             "2 changes of the leader",
+            "queues are drained from 23.50 s.",
+            "<b>1</b><span> kill of a process · node 0</span>",
             "<i>term </i>5</b>",
         ],
     );
@@ -130,6 +139,70 @@ fn a_violated_run_leads_to_the_messages_that_show_it() {
     assert!(
         broken < html.find("badge valid").unwrap(),
         "what is broken comes first"
+    );
+}
+
+#[test]
+fn a_loss_is_told_from_the_history_to_the_page() {
+    let message = |index| MessageId { index, number: 0 };
+    let at = Duration::from_millis;
+    let mut history = History::default();
+    for index in [10, 20, 30] {
+        let token = format!("1.{index}.1.{index}");
+        history.publishes.push(Publish {
+            invoked: at(index),
+            answered: at(index + 5),
+            key: index,
+            queue: "jobs".to_owned(),
+            outcome: Outcome::Done(message(index)),
+            ..Publish::default()
+        });
+        if index == 20 {
+            continue;
+        }
+        history.deliveries.push(Delivery {
+            process: 1,
+            received: at(index + 6),
+            queue: "jobs".to_owned(),
+            message: message(index),
+            key: Some(index),
+            token: token.clone(),
+            fence: index,
+            attempt: 1,
+            ..Delivery::default()
+        });
+        history.settles.push(Settle {
+            process: 1,
+            invoked: at(index + 7),
+            answered: at(index + 8),
+            token,
+            outcome: Outcome::Done(()),
+            ..Settle::default()
+        });
+    }
+    history.marks.push(Mark {
+        at: at(100),
+        name: Mark::DRAINED.to_owned(),
+        ..Mark::default()
+    });
+    let run = Recorded {
+        schedule: sample::empty().schedule,
+        history,
+        audit: Audit::default(),
+        effects: Vec::new(),
+        facts: Facts::default(),
+        sights: Vec::new(),
+    };
+    let html = page("lost", &of(&run, &judge(&run)));
+    assert_all(
+        &html,
+        &[
+            "<span class=\"verdict violated\">violated</span>",
+            "“No confirmed message is lost” (I1; 1 of 3 wrong)",
+            "message <button class=\"message\" data-message=\"20-0\">20-0</button> is gone",
+            "<button class=\"lost lost-middle\" data-message=\"20-0\"",
+            "\"20-0\":[",
+        ],
     );
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn verdict(verdict: Verdict) -> &'static str {
 /// What was done to nodes, as the end of a sentence that begins with a time: `the leader's process was …`.
 pub(crate) fn fault(fault: &Fault, nodes: &[usize]) -> String {
     let who = these(nodes);
-    let (was, its) = if nodes.len() == 1 {
+    let (was, its) = if nodes.len() < 2 {
         ("was", "its")
     } else {
         ("were", "their")
@@ -101,6 +101,7 @@ pub(crate) fn fault(fault: &Fault, nodes: &[usize]) -> String {
         }
         Fault::DiskFull => format!("the disk of {who} was full"),
         Fault::WriteError => format!("writes to the disk of {who} failed"),
+        Fault::SyncError { count: 1 } => format!("the next sync of the disk of {who} failed"),
         Fault::SyncError { count } => format!("the next {count} syncs of the disk of {who} failed"),
         Fault::SlowSync { ms } => format!("every sync of the disk of {who} took {ms} ms longer"),
         Fault::BitFlip { bits } => format!("{who} {was} killed, and {bits} bits of {its} data flipped"),
@@ -179,6 +180,38 @@ pub(crate) fn trouble(effect: &Effect) -> Option<String> {
     }
 }
 
+/// What a fault did, as the name of a count.
+pub(crate) fn counter(name: &str) -> String {
+    match name {
+        "ended" => "processes ended",
+        "started" => "processes started",
+        "restarted" => "processes restarted",
+        "clocks" => "clocks changed",
+        "transferred" => "leaders changed",
+        "snapshots" => "snapshots written",
+        "held" => "frames held back",
+        "held_bytes" | "bytes_held" => "bytes held back",
+        "joined" => "nodes joined",
+        "removed" => "nodes removed",
+        "ready" => "nodes ready again",
+        "delayed" => "frames delayed",
+        "nacks" => "deliveries nacked",
+        other => return other.replace(['_', '-'], " "),
+    }
+    .to_owned()
+}
+
+/// What a run saw and no threshold is for, as the name of a count.
+pub(crate) fn seen(name: &str) -> String {
+    match name {
+        "delivered" => "deliveries received",
+        "entries" => "entries of the log",
+        "faults" => "faults carried out",
+        other => return other.replace(['_', '-'], " "),
+    }
+    .to_owned()
+}
+
 /// The thresholds of a schedule: name in `Results::seen`, in words, and the least that is needed.
 pub(crate) fn thresholds(evidence: &Evidence) -> [(&'static str, &'static str, u64); 7] {
     [
@@ -191,14 +224,14 @@ pub(crate) fn thresholds(evidence: &Evidence) -> [(&'static str, &'static str, u
         ("leader_changes", "changes of the leader", evidence.leader_changes),
         (
             "snapshots_installed",
-            "snapshots taken over by a node that was behind",
+            "snapshots taken by a node behind",
             evidence.snapshots_installed,
         ),
         ("duplicates", "repeated publishes recognised", evidence.duplicates),
         ("dead_lettered", "messages dead-lettered", evidence.dead_lettered),
         (
             "stale_tokens",
-            "settlements refused for a stale token",
+            "settlements refused: stale token",
             evidence.stale_tokens,
         ),
     ]

@@ -288,7 +288,6 @@ impl SimCluster {
                 let place = world.place(node);
                 place.disk.wipe();
                 place.disk.heal();
-                place.damaged = false;
                 place.first = false;
                 world.start(node);
             })
@@ -406,7 +405,7 @@ impl SimCluster {
                 })
                 .await;
             }
-            Fault::BitFlip { .. } | Fault::Truncate { .. } | Fault::Rollback => {
+            Fault::BitFlip { .. } | Fault::Rollback => {
                 self.start(&nodes).await;
                 for &node in &nodes {
                     let started = timeout(READY_PATIENCE, self.ready(&[node])).await;
@@ -488,17 +487,13 @@ impl SimCluster {
             }
             Fault::Snapshot => {
                 let hosts = self.hosts().await;
-                let mut failed = None;
                 for &node in nodes {
                     let address = hosts[node].address(Plane::Clients).to_string();
                     let cluster = self.client.with_timeout(Duration::from_secs(5)).cluster();
                     match cluster.snapshot(&address).await {
                         Ok(_) => count(&mut counted, "snapshots", 1),
-                        Err(error) => failed = Some(error.to_string()),
+                        Err(error) => return Ok((Done::Unknown(error.to_string()), counted)),
                     }
-                }
-                if let Some(why) = failed.filter(|_| counted.is_empty()) {
-                    return Ok((Done::Unknown(why), counted));
                 }
             }
             _ => {
@@ -622,11 +617,6 @@ impl Cluster for SimCluster {
                 let flipped = self.flip(nodes, bits, seed).await;
                 count(&mut counted, "bits_flipped", flipped);
             }
-            Fault::Truncate { bytes } => {
-                self.crash(nodes, false, seed).await;
-                let cut = self.truncate(nodes, *bytes).await;
-                count(&mut counted, "writes_cut", cut);
-            }
             Fault::Rollback => {
                 self.crash(nodes, false, seed).await;
                 let rolled = self.roll_back(nodes).await;
@@ -634,11 +624,8 @@ impl Cluster for SimCluster {
             }
             Fault::Wipe => {
                 self.crash(nodes, false, seed).await;
-                self.each(nodes, |world, node| {
-                    world.place(node).disk.wipe();
-                    world.place(node).damaged = true;
-                })
-                .await;
+                self.each(nodes, |world, node| world.place(node).disk.wipe())
+                    .await;
                 count(&mut counted, "wiped", nodes.len() as u64);
             }
             Fault::Grow => {
@@ -668,7 +655,11 @@ impl Cluster for SimCluster {
                     count(&mut counted, "removed", 1);
                 }
             }
-            Fault::Upgrade | Fault::KillWorkers | Fault::PauseWorkers | Fault::NackStorm => {
+            Fault::Truncate { .. }
+            | Fault::Upgrade
+            | Fault::KillWorkers
+            | Fault::PauseWorkers
+            | Fault::NackStorm => {
                 return Ok((
                     Done::Skipped(format!("the simulator knows no {}", fault.name())),
                     counted,
@@ -734,31 +725,12 @@ impl SimCluster {
                 let mut flipped = 0;
                 for node in nodes {
                     for _ in 0..bits {
-                        // Not every disk has values of every kind.
-                        let mut regions = [Region::Log, Region::Meta, Region::Contents, Region::Images];
-                        rng.shuffle(&mut regions);
-                        let place = world.place(node);
-                        place.damaged = true;
-                        let mut regions = regions.into_iter();
-                        let struck = regions.any(|region| place.disk.corrupt(region, rng.draw()));
-                        flipped += u64::from(struck);
+                        let regions = [Region::Log, Region::Meta, Region::Contents, Region::Images];
+                        let region = regions[usize::try_from(rng.below(4)).expect("below four")];
+                        flipped += u64::from(world.place(node).disk.corrupt(region, rng.draw()));
                     }
                 }
                 flipped
-            })
-            .await
-    }
-
-    async fn truncate(&self, nodes: &[usize], bytes: u64) -> u64 {
-        let nodes = nodes.to_vec();
-        self.orders
-            .order(move |world| {
-                let cut = nodes.into_iter().map(|node| {
-                    let place = world.place(node);
-                    place.damaged = true;
-                    place.disk.truncate(bytes)
-                });
-                cut.sum()
             })
             .await
     }
@@ -771,7 +743,6 @@ impl SimCluster {
                 for node in nodes {
                     let place = world.place(node);
                     if let Some(copy) = place.copy.clone() {
-                        place.damaged = true;
                         place.disk.put_back(&copy);
                         rolled += 1;
                     }

@@ -214,16 +214,10 @@ impl Watch {
         let mut holders = 0;
         let mut bytes = None;
         let mut shared = self.shared.lock();
-        // What a fault took from a disk had been there: it is held against nobody.
-        let mut excused = voters.len();
         for place in places {
             let Some(id) = place.disk.node_id().filter(|id| voters.contains(id)) else {
                 continue;
             };
-            if place.damaged {
-                continue;
-            }
-            excused -= 1;
             let Ok(log) = place.disk.durable_log() else {
                 continue;
             };
@@ -238,13 +232,13 @@ impl Watch {
                 if of_leader {
                     bytes = Some(found.clone());
                 }
-                holders += usize::from(bytes.as_ref().is_none_or(|bytes| bytes == found));
+                holders += u64::from(bytes.as_ref().is_none_or(|bytes| bytes == found));
             } else {
-                holders += usize::from(purged >= committed);
+                holders += u64::from(purged >= committed);
             }
         }
         shared.disks_checked += 1;
-        if (holders + excused) * 2 <= voters.len() && committed > 0 {
+        if holders * 2 <= voters.len() as u64 && committed > 0 {
             shared.violated(
                 "I19",
                 format!(

@@ -84,8 +84,6 @@ pub struct Place {
     pub sync_delay_ms: Arc<AtomicU64>,
     /// Syncs that did.
     pub slow_syncs: Arc<AtomicU64>,
-    /// A fault took away or changed what was durable on its disk.
-    pub damaged: bool,
     /// What its disk looked like earlier in this run.
     pub copy: Option<Disk>,
     /// Whether it knows its peers from the start, or waits to be added.
@@ -200,7 +198,6 @@ impl World {
             missed: 0,
             sync_delay_ms: Arc::default(),
             slow_syncs: Arc::default(),
-            damaged: false,
             copy: None,
             first,
             lives: 0,
