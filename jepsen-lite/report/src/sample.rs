@@ -415,6 +415,7 @@ fn results(run: &Run) -> Results {
             ("leader_changes".to_owned(), 2),
             ("dead_lettered".to_owned(), 9),
             ("unknown".to_owned(), of(Act::Publish, Answer::Unknown)),
+            ("operations".to_owned(), run.calls.len() as u64),
         ]
         .into(),
         notes: Vec::new(),

@@ -9,7 +9,7 @@ use crate::axis::Time;
 use crate::bands::{until_ms, was_done};
 use crate::escape::Text;
 use crate::promises::{Standing, promises};
-use crate::run::{Act, Run};
+use crate::run::Run;
 use crate::words;
 
 /// The least of unknown answers that is too much, where the schedule names none.
@@ -91,7 +91,7 @@ fn faults(run: &Run) -> String {
     }
     let parts: Vec<String> = kinds
         .into_iter()
-        .map(|(kind, count)| format!("{}\u{a0}× {kind}", words::count(count)))
+        .map(|(kind, count)| format!("{}\u{a0}×\u{a0}{kind}", words::count(count)))
         .collect();
     match parts.is_empty() {
         true => "no fault at all".to_owned(),
@@ -169,7 +169,7 @@ pub(crate) fn seen(run: &Run) -> String {
             Text(words)
         );
     };
-    let unknown = left.remove("unknown");
+    let (unknown, asked) = (left.remove("unknown"), left.remove("operations"));
     for (name, words, needed) in words::thresholds(evidence) {
         let seen = left.remove(name).unwrap_or(0);
         if seen == 0 && needed == 0 {
@@ -185,12 +185,8 @@ pub(crate) fn seen(run: &Run) -> String {
     for (name, seen) in left.into_iter().filter(|(_, seen)| *seen > 0) {
         row(&words::seen(name), words::count(seen), String::new(), true, "");
     }
-    if let Some(unknown) = unknown {
-        let asked = run
-            .calls
-            .iter()
-            .filter(|call| matches!(call.act, Act::Publish | Act::Settle));
-        let percent = unknown as f64 * 100.0 / asked.count().max(1) as f64;
+    if let (Some(unknown), Some(asked)) = (unknown, asked) {
+        let percent = unknown as f64 * 100.0 / asked.max(1) as f64;
         let most = match evidence.unknown_percent_max {
             0 => UNKNOWN_PERCENT_MAX,
             most => most,

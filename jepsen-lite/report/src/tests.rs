@@ -81,7 +81,7 @@ fn a_valid_run() {
         &html,
         &[
             "<span class=\"verdict valid\">valid</span>",
-            "went through 1\u{a0}× kill of a process, 1\u{a0}× network partition, 1\u{a0}× slow disk and 1\u{a0}× forced snapshot on 3 nodes",
+            "went through 1\u{a0}×\u{a0}kill of a process, 1\u{a0}×\u{a0}network partition, 1\u{a0}×\u{a0}slow disk and 1\u{a0}×\u{a0}forced snapshot on 3 nodes",
             "all 6 promises that could be checked held.",
             "jepsen-lite sim --scenario kill-leader-loop --seed 42",
             "3.00 s to 7.00 s</span> node 0 was killed (SIGKILL).",
@@ -91,6 +91,7 @@ fn a_valid_run() {
             "No confirmed message is lost.",
             "<span class=\"badge unseen\">nothing to check</span>",
             "at least 500",
+            "<td>at most 30 %</td><td>few enough</td>",
             "title=\"faults are undone\"",
             "2 changes of the leader",
             "queues are drained from 23.50 s.",

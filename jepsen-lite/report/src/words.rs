@@ -171,9 +171,7 @@ pub(crate) fn kind(fault: &Fault) -> String {
 /// How an effect's step went, if it did not simply go as planned.
 pub(crate) fn trouble(effect: &Effect) -> Option<String> {
     match &effect.state {
-        Done::Yes if !effect.counters.is_empty() && effect.counters.values().all(|n| *n == 0) => {
-            Some("had no effect".to_owned())
-        }
+        Done::Yes if effect.counters.values().all(|n| *n == 0) => Some("had no effect".to_owned()),
         Done::Yes => None,
         Done::Skipped(why) => Some(format!("not done: {why}")),
         Done::Unknown(why) => Some(format!("may not have been done: {why}")),
@@ -330,6 +328,11 @@ mod tests {
         };
         assert_eq!(trouble(&effect(Done::Yes, 1)), None);
         assert_eq!(trouble(&effect(Done::Yes, 0)).as_deref(), Some("had no effect"));
+        let uncounted = Effect {
+            counters: [].into(),
+            ..effect(Done::Yes, 0)
+        };
+        assert_eq!(trouble(&uncounted).as_deref(), Some("had no effect"));
         let skipped = trouble(&effect(Done::Skipped("unsafe".to_owned()), 0));
         assert_eq!(skipped.as_deref(), Some("not done: unsafe"));
     }

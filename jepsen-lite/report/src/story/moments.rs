@@ -11,7 +11,7 @@ use super::ms;
 use crate::run::Moment;
 
 /// Changes that a message goes through that nothing befalls.
-const SMOOTH: [&str; 4] = ["published", "due", "leased", "acked"];
+const SMOOTH: [&str; 5] = ["published", "due", "leased", "extended", "acked"];
 
 /// What clients asked for, had in hand, and were told.
 pub(super) fn as_clients_saw_it<'a>(known: &'a Known<'_>) -> impl Iterator<Item = (MessageId, Moment)> + 'a {
