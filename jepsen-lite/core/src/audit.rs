@@ -348,6 +348,11 @@ impl Audit {
         self.entries.get(&index)
     }
 
+    /// Changes what all replicas have applied, for [made-up faults](crate::fuzz).
+    pub(crate) fn edit(&mut self, change: impl FnMut(&mut Entry)) {
+        self.entries.values_mut().for_each(change);
+    }
+
     /// All entries, by index.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()

@@ -21,6 +21,7 @@
 //! | [`edn`] | the same for the checkers of Jepsen |
 //! | [`model`] | a broker told naively, which the audit log is replayed on |
 //! | [`judge`] | decides what a stored run came to |
+//! | [`fuzz`] | faults of a broker, made up: does the judge see them? |
 //! | [`shrink`] | makes a schedule that fails smaller |
 //! | [`verdict`] | what a run came to: per invariant, with evidence |
 //!
@@ -33,6 +34,7 @@ pub mod body;
 pub mod check;
 pub mod cluster;
 pub mod edn;
+pub mod fuzz;
 pub mod history;
 pub mod ids;
 pub mod judge;
