@@ -86,6 +86,8 @@ pub struct Request {
     pub credit: u32,
     /// The lease that is asked for; absent = that of the queue.
     pub lease_ms: Option<u64>,
+    /// Tokens of what was leased at once. What comes later to one that waits is in the events only.
+    pub leased: Vec<String>,
 }
 
 /// Messages that go to one place.
@@ -231,6 +233,7 @@ struct Line {
     consumer: Option<u32>,
     credit: u32,
     lease_ms: Option<u64>,
+    leased: Vec<String>,
 }
 
 impl From<Line> for Request {
@@ -267,6 +270,7 @@ impl From<Line> for Request {
             consumer: line.consumer,
             credit: line.credit,
             lease_ms: line.lease_ms,
+            leased: line.leased,
         }
     }
 }

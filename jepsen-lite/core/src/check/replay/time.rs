@@ -5,17 +5,18 @@ use std::collections::{BTreeSet, HashMap};
 use super::{DUE_MAX, Looked};
 use crate::audit::Request;
 use crate::history::History;
-use crate::ids::MessageId;
-use crate::model::{Place, Replay, Step};
+use crate::ids::{MessageId, Token};
+use crate::model::{Lease, Place, Replay, Step};
 
 /// Cluster time does not go back. A lease runs out in an entry whose time is its end or later. The first entry of such
 /// a time ends it, if no more than 4,096 fall due at once. And its end is as far away as was asked for, or as the queue
-/// says: of leases of consumers, and of those that were extended.
+/// says: of leases of consumers, of those that were pulled and did not have to be waited for, and of those that were
+/// extended.
 #[must_use]
 pub fn leases_last(replay: &Replay<'_>, _: &History) -> Looked {
     let mut looked = Looked::default();
     let mut leases: BTreeSet<(u64, u64, MessageId, usize)> = BTreeSet::new();
-    let mut asked: HashMap<(u64, u32), Wanted> = HashMap::new();
+    let mut asked = Asked::default();
     let (mut before, mut before_ms) = (0, 0);
     for (entry, steps) in replay.entries() {
         if entry.at_ms < before_ms {
@@ -27,8 +28,9 @@ pub fn leases_last(replay: &Replay<'_>, _: &History) -> Looked {
             });
         }
         (before, before_ms) = (entry.index, entry.at_ms);
+        asked.pulled.clear();
         for request in entry.requests.iter().filter(|request| request.is_done()) {
-            consumes(request, &mut asked);
+            asked.follow(request);
         }
         let mut due = 0;
         for step in steps {
@@ -76,33 +78,46 @@ pub fn leases_last(replay: &Replay<'_>, _: &History) -> Looked {
     looked
 }
 
-/// The lease that a consumer asked for; None = that of the queue.
-struct Wanted {
-    lease_ms: Option<u64>,
-    /// It asked again, for another one. Which of them counts from when on, is not decided.
-    is_unsure: bool,
+/// The leases that were asked for, in milliseconds; None = that of the queue.
+#[derive(Default)]
+struct Asked {
+    /// By session and consumer. None: it asked again, for another one, and which of them counts from when on is not
+    /// decided.
+    consumers: HashMap<(u64, u32), Option<Option<u64>>>,
+    /// By fence, of those that were pulled in this entry.
+    pulled: HashMap<u64, Option<u64>>,
 }
 
-fn consumes(request: &Request, asked: &mut HashMap<(u64, u32), Wanted>) {
-    if let ("consume", Some(session), Some(consumer)) =
-        (request.kind.as_str(), request.session, request.consumer)
-    {
+impl Asked {
+    fn follow(&mut self, request: &Request) {
         let lease_ms = request.lease_ms;
-        let wanted = asked.entry((session, consumer)).or_insert(Wanted {
-            lease_ms,
-            is_unsure: false,
-        });
-        wanted.is_unsure |= wanted.lease_ms != lease_ms;
+        if let ("consume", Some(session), Some(consumer)) =
+            (request.kind.as_str(), request.session, request.consumer)
+        {
+            let wanted = self
+                .consumers
+                .entry((session, consumer))
+                .or_insert(Some(lease_ms));
+            *wanted = wanted.filter(|before| *before == lease_ms);
+        }
+        for token in &request.leased {
+            if let Ok(token) = token.parse::<Token>() {
+                self.pulled.insert(token.fence, lease_ms);
+            }
+        }
+    }
+
+    /// None: it is not known. Some(None): as the queue says.
+    fn of(&self, lease: &Lease) -> Option<Option<u64>> {
+        match lease.holder {
+            Some(holder) => *self.consumers.get(&holder)?,
+            None => self.pulled.get(&lease.fence).copied(),
+        }
     }
 }
 
 /// What is wrong with the end of a lease.
-fn length(
-    replay: &Replay<'_>,
-    step: &Step<'_>,
-    asked: &HashMap<(u64, u32), Wanted>,
-    checked: &mut u64,
-) -> Option<String> {
+fn length(replay: &Replay<'_>, step: &Step<'_>, asked: &Asked, checked: &mut u64) -> Option<String> {
     let of_queue = || replay.settings(step).map(|settings| settings.lease_ms);
     match (step.change.change.as_str(), step.before.place, step.after.place) {
         ("lease-expired", Place::Leased(lease), _) => {
@@ -110,8 +125,7 @@ fn length(
             (step.at_ms < lease.until_ms).then(|| format!("and it lasted until {}", lease.until_ms))
         }
         ("leased", _, Place::Leased(lease)) => {
-            let wanted = asked.get(&lease.holder?).filter(|wanted| !wanted.is_unsure)?;
-            let asked = wanted.lease_ms.or_else(of_queue)?;
+            let asked = asked.of(&lease)?.or_else(of_queue)?;
             *checked += 1;
             let until_ms = step.at_ms + asked;
             (lease.until_ms != until_ms).then(|| format!("until {}, not {until_ms}", lease.until_ms))
@@ -136,7 +150,7 @@ mod tests {
     const GOOD: &str = r#"
         1000 declare-queue queue=q created=true settings={"lease_ms":500}
         1000 publish queue=q count=3 first=2-0 / 2-0 published / 2-1 published / 2-2 published
-        1000 lease queue=q lease_ms=400 / 2-0 leased fence=1 attempt=1 until_ms=1400
+        1000 lease queue=q lease_ms=400 leased=["9.0.1.1"] / 2-0 leased fence=1 attempt=1 until_ms=1400
         1000 consume session="7" consumer=1 queue=q credit=1 lease_ms=300 / 2-1 leased fence=2 attempt=1 until_ms=1300 session="7" consumer=1
         1000 consume session="7" consumer=2 queue=q credit=1 / 2-2 leased fence=3 attempt=1 until_ms=1500 session="7" consumer=2
         1100 settle settlements=[{"token":"9.0.1.1","verdict":"extend","until_ms":1600}] / 2-0 extended until_ms=1600
@@ -164,6 +178,7 @@ mod tests {
                 ),
                 ("1600 tick / 2-0 lease-expired", "1600 tick"),
                 // Not as long as it was asked for.
+                ("until_ms=1400", "until_ms=1300"),
                 ("until_ms=1300", "until_ms=1200"),
                 ("until_ms=1500", "until_ms=1501"),
                 ("\"until_ms\":1600", "\"until_ms\":1700"),
