@@ -257,4 +257,73 @@ mod tests {
             .ack(2);
         assert_eq!(activity_passes_on(&story.history).len(), 1);
     }
+
+    /// Two deliveries of one queue and group, with what is done between and after them.
+    fn pair(
+        first: impl FnOnce(&mut Delivery),
+        between: impl FnOnce(Story) -> Story,
+        second: impl FnOnce(&mut Delivery),
+        after: impl FnOnce(Story) -> Story,
+    ) -> History {
+        let group = |delivery: &mut Delivery| delivery.group = Some("a".to_owned());
+        let story = Story::default().delivery(1, 1, |delivery| {
+            group(delivery);
+            first(delivery);
+        });
+        let story = between(story).delivery(2, 2, |delivery| {
+            group(delivery);
+            second(delivery);
+        });
+        after(story).history
+    }
+
+    #[test]
+    fn a_group_breaks_its_promises_in_other_ways_too() {
+        let nothing = |_: &mut Delivery| {};
+        let soon = |delivery: &mut Delivery| delivery.leased_until_ms = 10 * LEASE_MS + 1;
+        let refused = pair(
+            nothing,
+            |story| story.settle(1, Wish::Ack, stale()),
+            nothing,
+            |story| story,
+        );
+        let released = |story: Story| story.settle(1, Wish::Release, Outcome::Done(()));
+        let released = pair(nothing, released, nothing, |story| story);
+        for (way, history) in [("its ack was refused", refused), ("it was released", released)] {
+            assert_eq!(groups_are_in_order(&history).len(), 1, "{way}");
+        }
+        let extended = |story: Story| story.settle(1, Wish::Extend, Outcome::Done(()));
+        let extended = pair(nothing, |story| story, nothing, extended);
+        let early = pair(nothing, |story| story, soon, |story| story);
+        for (way, history) in [("extended beside it", extended), ("a moment too early", early)] {
+            assert_eq!(a_group_has_one_lease(&history).len(), 1, "{way}");
+        }
+    }
+
+    #[test]
+    fn a_single_consumer_breaks_its_promises_in_other_ways_too() {
+        let as_is = |story: Story| story;
+        let early = |delivery: &mut Delivery| {
+            delivery.process = 2;
+            delivery.leased_until_ms = 10 * LEASE_MS + LEASE_MS / 2;
+        };
+        let by_time = pair(of_process(1), as_is, early, as_is);
+        let by_ack = pair(of_process(1), as_is, of_process(2), |story| story.ack(1));
+        for (way, history) in [("before the lease ran out", by_time), ("before the ack", by_ack)] {
+            assert_eq!(one_consumer_is_active(&history).len(), 1, "{way}");
+        }
+        let other = pair(of_process(1), as_is, of_process(1), |story| story.ack(2));
+        let acked_before = Story::default()
+            .delivery(1, 1, of_process(1))
+            .ack(1)
+            .delivery(2, 2, of_process(1))
+            .delivery(3, 3, of_process(1))
+            .ack(3);
+        for (way, history) in [
+            ("another message", other),
+            ("the second of two", acked_before.history),
+        ] {
+            assert_eq!(activity_passes_on(&history).len(), 1, "{way}");
+        }
+    }
 }

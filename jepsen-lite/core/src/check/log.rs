@@ -234,7 +234,7 @@ fn word<T>(outcome: &Outcome<T>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Delivery, Place, Publish, Read, Settle};
+    use crate::history::{Delivery, Operation, Place, Publish, Read, Receive, Settle};
 
     fn audit(lines: &str) -> Audit {
         let mut audit = Audit::default();
@@ -384,6 +384,92 @@ mod tests {
         unsure.settles[0].outcome = Outcome::Unknown;
         for torn in [apart, half, unsure] {
             assert_eq!(transactions_are_whole(&torn).len(), 1);
+        }
+    }
+
+    #[test]
+    fn whatever_was_refused_as_a_whole_must_not_be_in_the_log() {
+        let id = Some(RequestId {
+            client: 7,
+            sequence: 1,
+        });
+        let publish = History {
+            publishes: vec![Publish {
+                request: id,
+                outcome: Outcome::Refused(None),
+                ..Publish::default()
+            }],
+            ..History::default()
+        };
+        let receive = History {
+            receives: vec![Receive {
+                request: id,
+                outcome: Outcome::Refused(None),
+                ..Receive::default()
+            }],
+            ..History::default()
+        };
+        let operation = History {
+            operations: vec![Operation {
+                request: id,
+                outcome: Outcome::Refused(None),
+                ..Operation::default()
+            }],
+            ..History::default()
+        };
+        for history in [publish, receive, operation] {
+            assert_eq!(
+                refused_is_not_executed(&history, &audit(LOG)).len(),
+                1,
+                "{history:?}"
+            );
+            let refused = LOG.replace(r#""kind":"publish"}"#, r#""kind":"publish","refused":"NO"}"#);
+            assert_eq!(refused_is_not_executed(&history, &audit(&refused)), []);
+        }
+    }
+
+    #[test]
+    fn what_stands_before_what_had_been_answered_is_found_among_all_kinds() {
+        let settle = |index, from, until| Settle {
+            place: place(index),
+            invoked: Duration::from_secs(from),
+            answered: Duration::from_secs(until),
+            outcome: Outcome::Done(()),
+            ..Settle::default()
+        };
+        let operation = |index, from, until| Operation {
+            place: place(index),
+            invoked: Duration::from_secs(from),
+            answered: Duration::from_secs(until),
+            outcome: Outcome::Done(1),
+            ..Operation::default()
+        };
+        let mut by_settle = good();
+        by_settle.settles.push(settle(2, 6, 7));
+        let mut by_operation = good();
+        by_operation.operations.push(operation(2, 6, 7));
+        let mut before_operation = good();
+        before_operation.operations.push(operation(9, 1, 2));
+        for history in [by_settle, by_operation, before_operation] {
+            assert_eq!(index_order_is_real_time_order(&history).len(), 1, "{history:?}");
+        }
+        let mut stale = good();
+        stale.operations.push(operation(9, 4, 5));
+        assert_eq!(reads_are_fresh(&stale).len(), 1);
+        stale.operations[0].answered = Duration::from_secs(7);
+        assert_eq!(reads_are_fresh(&stale), []);
+    }
+
+    #[test]
+    fn time_and_terms_go_back_between_any_two_entries() {
+        for (from, to) in [
+            (r#""at_ms":5"#, r#""at_ms":7"#),
+            (r#""at_ms":6,"hash":"c""#, r#""at_ms":5,"hash":"c""#),
+            (r#""index":2,"term":1"#, r#""index":2,"term":3"#),
+        ] {
+            let log = LOG.replace(from, to);
+            assert_ne!(log, LOG, "{from}");
+            assert_eq!(time_goes_forward(&audit(&log)).len(), 1, "{to}");
         }
     }
 }

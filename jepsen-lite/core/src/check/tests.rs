@@ -374,3 +374,98 @@ fn counts_that_do_not_add_up_are_seen() {
         assert!(!counts_add_up(&history, &ends).is_empty(), "{ends:?}");
     }
 }
+
+/// Each promise broken once more: most of these differ from a good history by one event.
+#[test]
+fn there_are_other_ways_to_break_a_promise() {
+    let refused = "refused means not applied";
+    let twice = "a repeated request is applied once";
+    let last = "an acknowledged ack is final";
+    let exclusive = "a lease is exclusive";
+    let first = "first deliveries are in the order of publishing";
+    let publisher = "one publisher's messages stand in the order of sending";
+    let full = || Outcome::Refused(Some("QUEUE_FULL".to_owned()));
+    let failed = |delivery: &mut Delivery| delivery.queue = "failed".to_owned();
+    let also = |index, number| Outcome::Done(MessageId { index, number });
+    let done = |key| good().confirmed(key).first(key, key).ack(key);
+    let ways = [
+        (
+            refused,
+            "with a reason",
+            good().publish(9, full()).first(9, 9).ack(9),
+        ),
+        (
+            refused,
+            "as a dead letter",
+            good().publish(9, full()).delivery(9, 9, failed).ack(9),
+        ),
+        (twice, "as two confirms say", done(9).publish(9, also(4, 2))),
+        (
+            twice,
+            "as the confirm and the delivery say",
+            good()
+                .confirmed(9)
+                .delivery(9, 9, |delivery| delivery.message = message(10))
+                .ack(9)
+                .delivery(9, 10, |delivery| delivery.key = Some(9))
+                .ack(10),
+        ),
+        (last, "in the dead-letter queue", done(9).delivery(9, 10, failed)),
+        (
+            last,
+            "received before the ack was asked for",
+            good()
+                .confirmed(9)
+                .first(9, 9)
+                .again(9, 10, 2)
+                .ack(9)
+                .settle(10, Wish::Nack, stale()),
+        ),
+        (
+            exclusive,
+            "one fence for two messages",
+            done(8)
+                .confirmed(9)
+                .delivery(9, 8, |delivery| delivery.token = token(9))
+                .ack(9),
+        ),
+        (
+            first,
+            "within one publish",
+            good()
+                .publish(8, also(8, 0))
+                .publish(9, also(8, 1))
+                .delivery(8, 9, |delivery| {
+                    delivery.message = MessageId { index: 8, number: 0 }
+                })
+                .delivery(9, 8, |delivery| {
+                    delivery.message = MessageId { index: 8, number: 1 }
+                })
+                .ack(8)
+                .ack(9),
+        ),
+        (
+            publisher,
+            "within one publish",
+            good()
+                .publish(8, also(8, 1))
+                .publish(9, also(8, 0))
+                .delivery(9, 8, |delivery| {
+                    delivery.message = MessageId { index: 8, number: 0 }
+                })
+                .delivery(8, 9, |delivery| {
+                    delivery.message = MessageId { index: 8, number: 1 }
+                })
+                .ack(8)
+                .ack(9),
+        ),
+        (publisher, "two in one place", done(9).publish(10, also(9, 0))),
+    ];
+    for (promise, way, story) in ways {
+        let broken: BTreeSet<&str> = check(&story.history, &NO_COUNTS)
+            .iter()
+            .map(|violation| violation.promise)
+            .collect();
+        assert!(broken.contains(promise), "{promise}, {way}: {broken:?}");
+    }
+}
