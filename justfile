@@ -33,7 +33,7 @@ layer-0 CASES="20000":
 
 # Faults that are known to be there: each must be found, by what it breaks
 mutants *ARGS:
-    cargo run -p jepsen-lite-mutants -- {{ARGS}}
+    cargo run --release -p jepsen-lite -- mutants {{ARGS}}
 
 # Load on three nodes of its own, or on a cluster that runs (`--endpoint`)
 bench *ARGS:

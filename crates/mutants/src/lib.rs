@@ -17,7 +17,7 @@
 //! environment variable `QUORATE_MUTANT`, read once.
 //!
 //! What each mutant does, which invariant must find it, and on which layer, is in the
-//! table of `jepsen-lite/mutants` (`cargo run -p jepsen-lite-mutants -- --list`); a test
+//! table of `jepsen-lite/mutants` (`jepsen-lite mutants --list`); a test
 //! there holds the table against the sources.
 
 /// Whether that mutant was chosen for this process; `false`, as a constant, unless

@@ -37,27 +37,17 @@ pub fn programs(repository: &Path, layers: &[Layer]) -> Result<Programs> {
             tests.insert(what, build(&arguments, program)?);
         }
     }
-    let simulator = [
-        "build",
-        "--release",
-        "--package=jepsen-lite-sim",
-        "--package=quorate-mutants",
-        "--features=quorate-mutants/mutants",
-        "--example=simulate",
-    ];
-    let package = |package: &'static str| ["build", "--release", "--features=mutants", "-p", package];
-    let processes = || -> Result<_> {
-        Ok((
-            build(&package("jepsen-lite"), "jepsen-lite")?,
-            build(&package("quorate-server"), "quorate")?,
-        ))
+    let release = |package: &str, name: &str| {
+        let arguments = ["build", "--release", "--features=mutants", "-p", package];
+        build(&arguments, name)
     };
+    let program = needs(Layer::Simulation) || needs(Layer::Processes);
+    let program = program.then(|| release("jepsen-lite", "jepsen-lite"));
+    let server = needs(Layer::Processes).then(|| release("quorate-server", "quorate"));
     Ok(Programs {
         tests,
-        simulator: needs(Layer::Simulation)
-            .then(|| build(&simulator, "simulate"))
-            .transpose()?,
-        processes: needs(Layer::Processes).then(processes).transpose()?,
+        program: program.transpose()?,
+        server: server.transpose()?,
     })
 }
 

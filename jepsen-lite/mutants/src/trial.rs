@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use jepsen_lite_core::schedule::Schedule;
 use jepsen_lite_core::verdict::{Results, Verdict};
 use jepsen_lite_workload::{generate, scenarios};
@@ -32,10 +32,10 @@ const LOAD_MS: u64 = 20_000;
 pub struct Programs {
     /// Test programs by what they do: [`LOGS`](crate::table::LOGS), [`POWER_CUTS`].
     pub tests: BTreeMap<&'static str, PathBuf>,
-    /// A program that serves runs of a simulated world; None if none are wanted.
-    pub simulator: Option<PathBuf>,
-    /// `jepsen-lite` itself and the server, for processes; None if none are wanted.
-    pub processes: Option<(PathBuf, PathBuf)>,
+    /// `jepsen-lite` itself; None if only tests are wanted.
+    pub program: Option<PathBuf>,
+    /// The server, for processes; None if none are wanted.
+    pub server: Option<PathBuf>,
 }
 
 /// What a run found.
@@ -57,17 +57,17 @@ impl Programs {
     ///
     /// If the program cannot be started, or there is none for this layer.
     pub fn run(&self, hunt: &Hunt, seed: u64, mutant: Option<&str>) -> Result<Found> {
+        // A program that finds a fault keeps what shows it. Here that is not wanted.
+        let folder = tempfile::tempdir().context("make a temporary folder")?;
         let (mut command, input) = match hunt.layer {
             Layer::Tests => (self.test(hunt, seed)?, Vec::new()),
             Layer::Simulation => self.simulation(hunt, seed)?,
-            Layer::Processes => (self.processes(hunt, seed)?, Vec::new()),
+            Layer::Processes => (self.processes(hunt, seed, folder.path())?, Vec::new()),
         };
         match mutant {
             Some(name) => command.env("QUORATE_MUTANT", name),
             None => command.env_remove("QUORATE_MUTANT"),
         };
-        // A program that finds a fault keeps what shows it. Here that is not wanted.
-        let folder = tempfile::tempdir().context("make a temporary folder")?;
         command
             .env("TMPDIR", folder.path())
             .stdin(Stdio::piped())
@@ -110,7 +110,7 @@ impl Programs {
     /// A run in a simulated world, and the order that it reads: see `fleet::serve` of
     /// `jepsen-lite-sim`.
     fn simulation(&self, hunt: &Hunt, seed: u64) -> Result<(Command, Vec<u8>)> {
-        let program = self.simulator.as_ref().context("no simulator was built")?;
+        let program = self.program.as_ref().context("no simulator was built")?;
         let schedule = match hunt.scenario {
             "" => generate::schedule(seed, generate::Layer::Simulation, LOAD_MS),
             name => Schedule {
@@ -126,15 +126,15 @@ impl Programs {
         Ok((command, order))
     }
 
-    fn processes(&self, hunt: &Hunt, seed: u64) -> Result<Command> {
-        let (program, server) = self
-            .processes
-            .as_ref()
-            .context("nothing was built for processes")?;
+    fn processes(&self, hunt: &Hunt, seed: u64, folder: &Path) -> Result<Command> {
+        let (Some(program), Some(server)) = (&self.program, &self.server) else {
+            bail!("nothing was built for processes");
+        };
         let mut command = Command::new(program);
         command
             .args(["run", "--json", "--seed", &seed.to_string()])
-            .args(["--scenario", hunt.scenario])
+            .args(["--scenario", hunt.scenario, "--folder"])
+            .arg(folder)
             .env("QUORATE_BIN", server);
         Ok(command)
     }

@@ -72,7 +72,7 @@ impl Layer {
     #[must_use]
     pub fn knows(self, fault: &Fault) -> bool {
         match self {
-            Self::Simulation => !matches!(fault, Fault::Truncate { .. } | Fault::Upgrade),
+            Self::Simulation => *fault != Fault::Upgrade,
             Self::Processes => true,
             Self::Containers => matches!(
                 fault,
