@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
         println!("{text}");
         return Ok(Verdict::Valid);
     }
-    println!("{:<4} {:<28} a simulation, which needs nothing", "yes", "sim");
+    println!("{:<4} {:<28} needs nothing", "yes", "a simulated world");
     for Ability {
         name,
         needed_for,

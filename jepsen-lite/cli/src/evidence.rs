@@ -9,13 +9,13 @@ use crate::table::Sum;
 
 /// By name, and so many in ten minutes.
 const IN_TEN_MINUTES: [(&str, u64); 7] = [
-    ("confirmed", 100_000),
+    ("confirmed", 20_000),
     ("redelivered", 5_000),
-    ("leader_changes", 200),
+    ("leader_changes", 100),
     ("snapshots_installed", 20),
-    ("duplicates", 200),
-    ("dead_lettered", 500),
-    ("stale_tokens", 100),
+    ("duplicates", 50),
+    ("dead_lettered", 50),
+    ("stale_tokens", 200),
 ];
 /// Most operations of unknown outcome, in per cent.
 const UNKNOWN_PERCENT_MAX: u64 = 30;
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn each_shortcoming_is_named() {
-        assert_eq!(sum(8, 2).thin(630).len(), IN_TEN_MINUTES.len());
+        assert_eq!(sum(8, 2).thin(660).len(), IN_TEN_MINUTES.len());
         let some_unknown = sum(7, 3);
         assert_eq!(some_unknown.thin(600), ["7 of 10 runs are valid, 80 % must be"]);
         assert_eq!(some_unknown.of_many(), Verdict::Unknown);

@@ -9,7 +9,7 @@ use jepsen_lite_core::cluster::Cluster;
 use jepsen_lite_core::judge::judge;
 use jepsen_lite_core::run::Run;
 use jepsen_lite_core::schedule::Schedule;
-use jepsen_lite_core::verdict::Results;
+use jepsen_lite_core::verdict::{Results, Verdict};
 use jepsen_lite_processes::containers::engine::Engine;
 use jepsen_lite_processes::containers::{self, Containers, image};
 use jepsen_lite_processes::machines::{Machines, Plan};
@@ -148,12 +148,21 @@ async fn in_containers(
         .await
         .context("start a cluster")?;
     let access = Access::tcp(cluster.endpoints());
-    let mut run = Box::pin(conduct(schedule, &mut cluster, &access, voice)).await?;
+    // Processes end with this one; containers would go on.
+    let run = tokio::select! {
+        run = Box::pin(conduct(schedule, &mut cluster, &access, voice)) => Some(run?),
+        _ = tokio::signal::ctrl_c() => None,
+    };
+    let Some(mut run) = run else {
+        cluster.down().await?;
+        eprintln!("interrupted: the containers are gone");
+        std::process::exit(Verdict::Harness.exit_code().into());
+    };
     cluster.complete(&mut run, folder).await?;
     Ok(run)
 }
 
-/// The course of a run, told as it goes. Ctrl-C ends it, and the cluster with it.
+/// The course of a run, told as it goes.
 async fn conduct<C: Cluster>(
     schedule: &Schedule,
     cluster: &mut C,
@@ -170,7 +179,6 @@ async fn conduct<C: Cluster>(
     tokio::select! {
         run = Box::pin(trial::conduct_before(&recorder, schedule, cluster, access)) => run,
         () = tell => bail!("whoever tells how it goes has ended"),
-        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A run puts a cluster under a load, does harm to it as a schedule says, and judges what is left: in a simulated
 //! world ([`sim`]), with real processes or containers ([`run`]). What a run left behind can be judged again
-//! ([`check`]), told as a page ([`report`]) and carried out again ([`replay`]).
+//! ([`check`]), told as a page ([`report`]), carried out again ([`replay`]), and made smaller until it says why ([`shrink`]).
 //!
 //! Every command exits with 0 if all is valid, 1 if a promise was broken, 2 if too little was seen to say so, and 3
 //! if the harness itself failed, which says nothing about the broker.
@@ -22,6 +22,7 @@ mod replay;
 mod report;
 mod run;
 mod schedules;
+mod shrink;
 mod sim;
 mod soak;
 mod table;
@@ -54,6 +55,8 @@ enum Command {
     Check(check::Options),
     /// Carries out a schedule that was kept, once or several times.
     Replay(replay::Options),
+    /// Makes the schedule of a run that was violated as small as it can be, and keeps it.
+    Shrink(shrink::Options),
     /// Writes the page of a stored run.
     Report(report::Options),
     /// Names the scenarios, the workloads, and the faults of each layer.
@@ -95,6 +98,7 @@ fn carry_out(command: &Command) -> Result<Verdict> {
         Command::Run(options) => run::run(options),
         Command::Check(options) => Ok(check::run(options)),
         Command::Replay(options) => replay::run(options),
+        Command::Shrink(options) => shrink::run(options),
         Command::Report(options) => report::run(options),
         Command::List => Ok(list::run()),
         Command::Doctor(options) => doctor::run(options),
