@@ -35,6 +35,10 @@ layer-0 CASES="20000":
 mutants *ARGS:
     cargo run --release -p jepsen-lite -- mutants {{ARGS}}
 
+# Simulations and processes in turn, under faults, until a promise is broken
+soak TIME="20m":
+    cargo run --release -p jepsen-lite -- soak --for {{TIME}}
+
 # Load on three nodes of its own, or on a cluster that runs (`--endpoint`)
 bench *ARGS:
     cargo run --release -- bench {{ARGS}}
