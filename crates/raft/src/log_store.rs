@@ -126,8 +126,15 @@ impl RaftLogReader<TypeConfig> for LogStore {
         self.entries(from, to, usize::MAX).await
     }
 
+    /// From `start`, or nothing. openraft purges what it believes nobody needs, when a call to a follower has
+    /// failed and what asks for its entries here has not heard of that. To send others under the log id before
+    /// `start` would tear a hole into the follower's log; of no entries openraft makes a heartbeat.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
-        self.entries(start, end, APPEND_BYTES_MAX).await
+        let mut entries = self.entries(start, end, APPEND_BYTES_MAX).await?;
+        if entries.first().is_some_and(|first| first.log_id.index != start) {
+            entries.clear();
+        }
+        Ok(entries)
     }
 
     /// Piece by piece: a state machine far behind must not load it all.
