@@ -1,15 +1,15 @@
 //! A long-lived publisher: many requests in flight, confirmed as they commit.
 //!
 //! Frames are handed in in the order they come, and confirmed when their entry
-//! is applied. When another node leads, the stream ends with its address. A failure that concerns a whole frame ends the stream, so that no
-//! later frame overtakes it: the client repeats what is not confirmed, under the
-//! same request ids, on a new stream.
+//! is applied. When another node leads, the stream ends with its address. A failure that concerns a whole frame ends the stream, and the
+//! frames of one stream have one [`Order`], so that no later frame overtakes it: the client repeats what is not
+//! confirmed, under the same request ids, on a new stream.
 
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt as _};
-use quorate_node::{Broker, BrokerError};
+use quorate_node::{Broker, BrokerError, Order};
 use quorate_proto::v1;
 use quorate_proto::v1::confirm::Outcome;
 use tokio::sync::mpsc;
@@ -47,6 +47,7 @@ async fn serve(
     mut frames: Streaming<v1::PublishStreamRequest>,
     answers: &Answers,
 ) -> Result<(), Status> {
+    let order = Order::default();
     let mut in_flight = FuturesUnordered::new();
     let mut reading = true;
     let mut end = Ok(());
@@ -69,7 +70,7 @@ async fn serve(
             }
             frame = frames.next(), if reading && in_flight.len() < FRAMES_IN_FLIGHT => match frame {
                 None => reading = false,
-                Some(frame) => in_flight.push(submit(broker, frame?).await?),
+                Some(frame) => in_flight.push(submit(broker, frame?, &order).await?),
             },
         }
     }
@@ -80,6 +81,7 @@ async fn serve(
 async fn submit(
     broker: &Broker,
     frame: v1::PublishStreamRequest,
+    order: &Order,
 ) -> Result<impl Future<Output = Result<Vec<v1::Confirm>, Status>> + use<>, Status> {
     if frame.publishes.len() > PUBLISHES_PER_FRAME_MAX {
         let problem = format!(
@@ -105,7 +107,7 @@ async fn submit(
         }
     }
     let submitted = broker
-        .submit_publishes(publishes)
+        .submit_publishes(publishes, order)
         .await
         .map_err(|error| error::status(&error))?;
     Ok(async move {

@@ -5,11 +5,17 @@
 //! waits becomes the next one at once; while that many are under way, requests
 //! gather. So a single caller pays one round, and many callers share one.
 //!
+//! Consensus may refuse an entry and take the next, as when the leader's lease
+//! has run out for a moment. So an entry is handed over when the one before is in
+//! the log, or refused; and whoever needs its requests in order has an [`Order`],
+//! of which nothing gets in after something was refused.
+//!
 //! When full: callers wait for room ([`Limits::proposal_bytes`]) up to their
 //! deadline and are then refused as overloaded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -20,8 +26,8 @@ use quorate_core::ids::Timestamp;
 use quorate_core::outcome::Outcome;
 use quorate_core::{Repeated, batch};
 use quorate_mutants::mutant;
-use quorate_raft::{Consensus, Leadership, ProposeError, Proposed};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use quorate_raft::{Appended, Consensus, Epoch, Leadership, ProposeError, Proposed};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -131,13 +137,42 @@ impl Committed {
 
 type Answer = Result<Committed, BrokerError>;
 
+/// What is handed in under one order comes to stand in the log in that order, or from some point on not at all:
+/// once something was refused, so is all that is handed in after it. Clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Order {
+    // Set and looked at by the batcher's task alone.
+    broken: Arc<AtomicBool>,
+}
+
+impl Order {
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+}
+
+/// Somebody who waits for an answer.
+struct Caller {
+    order: Order,
+    reply: oneshot::Sender<Answer>,
+    /// Given back when the answer is there.
+    _room: OwnedSemaphorePermit,
+}
+
+impl Caller {
+    fn refuse(self, error: BrokerError) {
+        self.order.broken.store(true, Ordering::Relaxed);
+        // An error means that nobody waits any more.
+        let _ = self.reply.send(Err(error));
+    }
+}
+
 struct Waiting {
     proposal: Proposal,
     /// See [`Proposal::bytes`].
     bytes: usize,
     deadline: Instant,
-    reply: oneshot::Sender<Answer>,
-    room: OwnedSemaphorePermit,
+    caller: Caller,
 }
 
 /// The way in.
@@ -165,6 +200,7 @@ impl Batcher {
         let room_bytes = limits.proposal_bytes;
         let room = Arc::new(Semaphore::new(room_bytes));
         let leadership = consensus.leadership();
+        let appended = consensus.appended();
         let task = Task {
             consensus,
             clock,
@@ -173,6 +209,9 @@ impl Batcher {
             role: Role::Following(None),
             waiting: VecDeque::new(),
             in_flight: FuturesUnordered::new(),
+            entries: 0,
+            undecided: None,
+            appended,
         };
         tokio::spawn(task.run(waiting, leadership));
         Self {
@@ -187,6 +226,7 @@ impl Batcher {
     pub(crate) async fn submit(
         &self,
         proposal: Proposal,
+        order: &Order,
         deadline: Instant,
     ) -> Result<Submitted, BrokerError> {
         let bytes = proposal.bytes();
@@ -207,8 +247,11 @@ impl Batcher {
             proposal,
             bytes,
             deadline,
-            reply,
-            room,
+            caller: Caller {
+                order: order.clone(),
+                reply,
+                _room: room,
+            },
         };
         self.queue
             .send(waiting)
@@ -219,7 +262,10 @@ impl Batcher {
 
     /// Proposes requests and waits until they are applied.
     pub(crate) async fn propose(&self, proposal: Proposal, deadline: Instant) -> Answer {
-        self.submit(proposal, deadline).await?.answer().await
+        self.submit(proposal, &Order::default(), deadline)
+            .await?
+            .answer()
+            .await
     }
 }
 
@@ -261,7 +307,20 @@ struct Task {
     limits: Limits,
     role: Role,
     waiting: VecDeque<Waiting>,
-    in_flight: FuturesUnordered<BoxFuture<'static, ()>>,
+    /// Each gives its number.
+    in_flight: FuturesUnordered<BoxFuture<'static, u64>>,
+    /// How many entries were ever handed over.
+    entries: u64,
+    undecided: Option<Undecided>,
+    appended: watch::Receiver<Appended>,
+}
+
+/// The entry that was handed over last, until it is in the log or refused.
+struct Undecided {
+    number: u64,
+    epoch: Epoch,
+    /// It is in the log when one after this is.
+    after: u64,
 }
 
 impl Task {
@@ -283,7 +342,10 @@ impl Task {
                     let current = leadership.borrow_and_update().clone();
                     self.take_role(current);
                 }
-                Some(()) = self.in_flight.next(), if !self.in_flight.is_empty() => {}
+                Some(number) = self.in_flight.next(), if !self.in_flight.is_empty() => {
+                    self.undecided.take_if(|last| last.number == number);
+                }
+                Ok(()) = self.appended.changed(), if self.undecided.is_some() => {}
                 sample = starting(&mut self.role) => self.start_clock(sample),
                 count = queue.recv_many(&mut arrived, 1024) => {
                     if count == 0 {
@@ -343,40 +405,37 @@ impl Task {
                     let error = leader
                         .cloned()
                         .map_or(BrokerError::NoLeader, BrokerError::NotLeader);
-                    let _ = waiting.reply.send(Err(error));
+                    waiting.caller.refuse(error);
                 }
             }
             Role::Leading(leadership) => {
                 let leadership = leadership.clone();
-                while !self.waiting.is_empty() && self.in_flight.len() < self.limits.entries_in_flight {
+                while !self.waiting.is_empty()
+                    && self.in_flight.len() < self.limits.entries_in_flight
+                    && self.is_decided()
+                {
                     self.submit_entry(&leadership);
                 }
             }
         }
     }
 
+    /// Whether it is known of every entry that was handed over if it stands in the log.
+    fn is_decided(&mut self) -> bool {
+        let appended = *self.appended.borrow_and_update();
+        self.undecided
+            .take_if(|last| appended.epoch == last.epoch && appended.index > last.after);
+        self.undecided.is_none()
+    }
+
     fn submit_entry(&mut self, leadership: &Leadership) {
         let Some(at) = self.clock.now() else { return };
         let now = Instant::now();
-        let (mut requests, mut contents) = (Vec::new(), Vec::new());
-        let mut callers: Vec<(usize, oneshot::Sender<Answer>, OwnedSemaphorePermit)> = Vec::new();
-        let mut bytes = 0;
-        while let Some(waiting) = self.waiting.front() {
-            let fits = bytes + waiting.bytes <= self.limits.entry_bytes
-                && requests.len() + waiting.proposal.requests.len() <= self.limits.entry_requests;
-            if !fits && !requests.is_empty() {
-                break;
-            }
-            let waiting = self.waiting.pop_front().expect("there is a front");
-            if waiting.deadline <= now {
-                let _ = waiting.reply.send(Err(BrokerError::Overloaded));
-                continue;
-            }
-            bytes += waiting.bytes;
-            callers.push((waiting.proposal.requests.len(), waiting.reply, waiting.room));
-            requests.extend(waiting.proposal.requests);
-            contents.extend(waiting.proposal.contents);
-        }
+        let Merged {
+            requests,
+            contents,
+            mut callers,
+        } = merge(&mut self.waiting, &self.limits, now);
         if requests.is_empty() {
             return;
         }
@@ -398,15 +457,70 @@ impl Task {
         self.counters.entry(requests.len(), content_bytes);
         let entry = batch::encode(at, &requests, &contents);
         drop((requests, contents));
+        let appended = *self.appended.borrow();
         let proposed = self.consensus.propose(entry, leadership.epoch);
+        self.entries += 1;
+        let number = self.entries;
+        self.undecided = Some(Undecided {
+            number,
+            epoch: leadership.epoch,
+            after: if appended.epoch == leadership.epoch {
+                appended.index
+            } else {
+                0
+            },
+        });
         self.in_flight.push(Box::pin(async move {
             let mut proposed = proposed.await;
             if let (Ok(proposed), Some(requests)) = (&mut proposed, guessing) {
                 guess::replace(proposed, &requests);
             }
             distribute(callers, at, proposed);
+            number
         }));
     }
+}
+
+/// What becomes one entry.
+struct Merged {
+    requests: Vec<Request>,
+    contents: Vec<Bytes>,
+    /// Each with the number of its requests.
+    callers: Vec<(usize, Caller)>,
+}
+
+/// Takes from those that wait, in order, as many as one entry may hold. Refuses those that have waited for too
+/// long, and those before which something of their order was refused.
+fn merge(queue: &mut VecDeque<Waiting>, limits: &Limits, now: Instant) -> Merged {
+    let mut merged = Merged {
+        requests: Vec::new(),
+        contents: Vec::new(),
+        callers: Vec::new(),
+    };
+    let mut bytes = 0;
+    while let Some(waiting) = queue.front() {
+        let fits = bytes + waiting.bytes <= limits.entry_bytes
+            && merged.requests.len() + waiting.proposal.requests.len() <= limits.entry_requests;
+        if !fits && !merged.requests.is_empty() {
+            break;
+        }
+        let waiting = queue.pop_front().expect("there is a front");
+        if waiting.caller.order.is_broken() {
+            waiting.caller.refuse(BrokerError::NoLeader);
+            continue;
+        }
+        if waiting.deadline <= now {
+            waiting.caller.refuse(BrokerError::Overloaded);
+            continue;
+        }
+        bytes += waiting.bytes;
+        merged
+            .callers
+            .push((waiting.proposal.requests.len(), waiting.caller));
+        merged.requests.extend(waiting.proposal.requests);
+        merged.contents.extend(waiting.proposal.contents);
+    }
+    merged
 }
 
 /// The clock sample of a leadership that starts; never ready otherwise.
@@ -417,17 +531,13 @@ async fn starting(role: &mut Role) -> Option<Timestamp> {
     }
 }
 
-fn distribute(
-    callers: Vec<(usize, oneshot::Sender<Answer>, OwnedSemaphorePermit)>,
-    at: Timestamp,
-    result: Result<Proposed, ProposeError>,
-) {
+fn distribute(callers: Vec<(usize, Caller)>, at: Timestamp, result: Result<Proposed, ProposeError>) {
     match result {
         Ok(proposed) => {
             let mut outcomes = proposed.outcomes.into_iter();
             let mut repeated = proposed.repeated.into_iter().peekable();
             let mut first = 0;
-            for (count, reply, _) in callers {
+            for (count, caller) in callers {
                 let outcomes: Vec<_> = outcomes.by_ref().take(count).collect();
                 assert_eq!(outcomes.len(), count, "apply answers every request of an entry");
                 let end = first + u32::try_from(count).expect("an entry has less than 4 GiB");
@@ -439,7 +549,7 @@ fn distribute(
                     })
                     .collect();
                 first = end;
-                let _ = reply.send(Ok(Committed {
+                let _ = caller.reply.send(Ok(Committed {
                     index: proposed.index,
                     term: proposed.term,
                     at,
@@ -450,8 +560,8 @@ fn distribute(
         }
         Err(error) => {
             let error = BrokerError::from(error);
-            for (_, reply, _) in callers {
-                let _ = reply.send(Err(error.clone()));
+            for (_, caller) in callers {
+                caller.refuse(error.clone());
             }
         }
     }
@@ -474,13 +584,64 @@ mod tests {
 
     use super::*;
 
+    fn caller(room: &Arc<Semaphore>, order: &Order, reply: oneshot::Sender<Answer>) -> Caller {
+        Caller {
+            order: order.clone(),
+            reply,
+            _room: room.clone().try_acquire_owned().unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_of_an_order_gets_in_after_something_was_refused() {
+        let room = Arc::new(Semaphore::new(10));
+        let (one, other) = (Order::default(), Order::default());
+        let now = Instant::now();
+        let mut queue = VecDeque::new();
+        let mut hand_in = |order: &Order, deadline: Instant| {
+            let (reply, answer) = oneshot::channel();
+            let request = Request {
+                id: None,
+                command: Command::Settle {
+                    settlements: Vec::new(),
+                },
+            };
+            queue.push_back(Waiting {
+                proposal: Proposal {
+                    requests: vec![request],
+                    contents: Vec::new(),
+                },
+                bytes: 0,
+                deadline,
+                caller: caller(&room, order, reply),
+            });
+            (merge(&mut queue, &Limits::default(), now), answer)
+        };
+        let later = now + Limits::default().request_timeout;
+        let (taken, _answer) = hand_in(&one, later);
+        assert_eq!(taken.callers.len(), 1);
+        let refused = Err(ProposeError::NotLeader { leader: None });
+        distribute(taken.callers, Timestamp(1), refused);
+        // Handed in before the news of it came.
+        let (taken, mut answer) = hand_in(&one, later);
+        assert!(taken.requests.is_empty() && taken.callers.is_empty());
+        assert!(matches!(answer.try_recv(), Ok(Err(BrokerError::NoLeader))));
+        assert_eq!(hand_in(&other, later).0.callers.len(), 1);
+        assert!(
+            hand_in(&other, now).0.callers.is_empty(),
+            "it has waited for too long"
+        );
+        assert!(hand_in(&other, later).0.callers.is_empty());
+        assert_eq!(hand_in(&Order::default(), later).0.callers.len(), 1);
+    }
+
     #[test]
     fn each_caller_is_told_where_its_own_requests_stand() {
         let room = Arc::new(Semaphore::new(3));
         let (mut callers, mut answers) = (Vec::new(), Vec::new());
         for count in [2, 1, 3] {
             let (reply, answer) = oneshot::channel();
-            callers.push((count, reply, room.clone().try_acquire_owned().unwrap()));
+            callers.push((count, caller(&room, &Order::default(), reply)));
             answers.push(answer);
         }
         let repeated = |ordinal, index| Repeated {

@@ -52,6 +52,7 @@ mod nodes;
 mod observers;
 mod ticker;
 
+pub use batcher::Order;
 pub use broker::Broker;
 pub use config::Config;
 pub use error::BrokerError;

@@ -37,7 +37,7 @@ use crate::error::{ContentError, Failure, MembershipError, ProposeError, ReadErr
 use crate::failover::{self, Contact};
 use crate::identity::{ClusterId, Identity};
 use crate::leadership::{self, Epoch, Leadership, describe};
-use crate::log_store::{LogStore, entry_of};
+use crate::log_store::{Appended, LogStore, entry_of};
 use crate::membership::Membership;
 use crate::network::client::Network;
 use crate::network::pool::{Pool, Use};
@@ -63,6 +63,7 @@ struct Inner {
     pool: Pool,
     membership: Membership,
     leadership: watch::Receiver<Leadership>,
+    appended: watch::Receiver<Appended>,
     contact: Arc<Contact>,
     peer_addr: SocketAddr,
     started: tokio::time::Instant,
@@ -123,11 +124,13 @@ impl Consensus {
         let pool = Pool::new(&config);
         let machine = StateMachine::new(node_id, Arc::clone(&store), observer);
         let shared = machine.shared();
+        let log = LogStore::new(store.log.clone());
+        let appended = log.appended();
         let raft = Box::pin(Raft::new(
             node_id,
             raft_config,
             Network::new(Arc::clone(&identity), pool.clone(), &config),
-            LogStore::new(store.log.clone()),
+            log,
             machine,
         ))
         .await
@@ -167,6 +170,7 @@ impl Consensus {
             pool: pool.clone(),
             membership: membership.clone(),
             leadership,
+            appended,
             contact: Arc::clone(&contact),
             peer_addr,
             started: tokio::time::Instant::now(),
@@ -254,6 +258,12 @@ impl Consensus {
         self.inner.leadership.clone()
     }
 
+    /// The last batch that was appended to the log here, now and at each change.
+    #[must_use]
+    pub fn appended(&self) -> watch::Receiver<Appended> {
+        self.inner.appended.clone()
+    }
+
     /// Whether a leader is there as far as this node can tell: itself, or one
     /// that it has heard of within a lease. [`leadership`](Self::leadership)
     /// names the last one until there is another.
@@ -266,7 +276,10 @@ impl Consensus {
     /// Proposes one entry, and answers when it is applied here.
     ///
     /// The entry is handed over before this returns: of two calls, the first
-    /// one's entry is the first in the log. Any number may be on their way. The
+    /// one's entry is the first in the log, if it comes to stand there. It is
+    /// refused by a leader whose lease has run out for a moment, and the next one
+    /// may not be: whoever needs their order waits until the first is
+    /// [`appended`](Self::appended). Any number may be on their way. The
     /// epoch is that of the [`Leadership`] under which the caller made the
     /// entry; under any other it is refused.
     ///

@@ -93,6 +93,7 @@ pub use consensus::{Consensus, Proposed, SnapshotError};
 pub use error::{ContentError, Failure, MembershipError, ProposeError, ReadError, StartError};
 pub use identity::ClusterId;
 pub use leadership::{Epoch, LeaderInfo, Leadership};
+pub use log_store::Appended;
 pub use quorate_storage::{Coverage, Journal, JournalStats, panic_is_caught};
 pub use state_machine::{Answering, Observed, Observer, Payload};
 pub use status::{MemberStatus, Role, Status};

@@ -23,13 +23,14 @@ use std::ops::{Bound, RangeBounds};
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt as _};
 use openraft::storage::{IOFlushed, RaftLogStorage};
-use openraft::{LogState, OptionalSend, RaftLogReader};
+use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
 use quorate_storage::{Log, Record, StorageError};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::blocking;
 use crate::codec;
 use crate::config::APPEND_BYTES_MAX;
+use crate::leadership::Epoch;
 use crate::types::{Entry, LogId, TypeConfig, Vote};
 
 /// Bytes read at a time when a long range is walked.
@@ -39,13 +40,32 @@ const WALK_BYTES: usize = 4 << 20;
 #[derive(Clone)]
 pub struct LogStore {
     log: Log,
+    appended: watch::Sender<Appended>,
+}
+
+/// The last batch that was appended in this life of the node, durable or not, by whomever it was proposed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Appended {
+    /// The leadership under which it was proposed.
+    pub epoch: Epoch,
+    /// Where it stands in the log; 0 = there was none.
+    pub index: u64,
 }
 
 impl LogStore {
     /// On a log that is open.
     #[must_use]
     pub fn new(log: Log) -> Self {
-        Self { log }
+        Self {
+            log,
+            appended: watch::Sender::default(),
+        }
+    }
+
+    /// The last batch that was appended, now and at each change.
+    #[must_use]
+    pub fn appended(&self) -> watch::Receiver<Appended> {
+        self.appended.subscribe()
     }
 
     /// Gives an order to the writer and waits for its answer.
@@ -221,17 +241,29 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
+        let mut appended = None;
         let records = entries
             .into_iter()
-            .map(|entry| Record {
-                index: entry.log_id.index,
-                bytes: codec::encode_record(&entry),
+            .map(|entry| {
+                if matches!(entry.payload, EntryPayload::Normal(_)) {
+                    appended = Some(entry.log_id);
+                }
+                Record {
+                    index: entry.log_id.index,
+                    bytes: codec::encode_record(&entry),
+                }
             })
             .collect();
         let done = move |result: Result<(), StorageError>| {
             callback.io_completed(result.map_err(io::Error::other));
         };
         self.log.append(records, Box::new(done));
+        if let Some(id) = appended {
+            self.appended.send_replace(Appended {
+                epoch: id.leader_id.into(),
+                index: id.index,
+            });
+        }
         Ok(())
     }
 

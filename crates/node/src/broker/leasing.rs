@@ -9,7 +9,7 @@ use quorate_core::ids::{ClientId, Millis, QueueName, RequestId, Token};
 use quorate_core::outcome::{Rejection, Reply, Settled};
 
 use super::{Answered, Broker, Position, check_count, unexpected};
-use crate::batcher::{Proposal, Submitted};
+use crate::batcher::{Order, Proposal, Submitted};
 use crate::content::Content;
 use crate::error::BrokerError;
 use crate::forward;
@@ -116,9 +116,9 @@ impl Broker {
             requests,
             contents: Vec::new(),
         };
-        Ok(SubmittedSettle(
-            self.0.batcher.submit(proposal, self.deadline()).await?,
-        ))
+        let order = Order::default();
+        let submitted = self.0.batcher.submit(proposal, &order, self.deadline());
+        Ok(SubmittedSettle(submitted.await?))
     }
 
     /// Properties and body of a leased message. None, and a line in the log, if

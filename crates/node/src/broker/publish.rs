@@ -8,7 +8,7 @@ use quorate_core::ids::{MessageId, Millis, QueueName, RequestId, Timestamp};
 use quorate_core::outcome::{self, Duplicate, Reply};
 
 use super::{Answered, Broker, check_count, unexpected};
-use crate::batcher::{Committed, Proposal, Submitted};
+use crate::batcher::{Committed, Order, Proposal, Submitted};
 use crate::config::{BODY_BYTES_MAX, HEADERS_BYTES_MAX};
 use crate::content::Content;
 use crate::error::BrokerError;
@@ -66,12 +66,18 @@ impl Broker {
         &self,
         publishes: Vec<Publish>,
     ) -> Result<Vec<Answered<Published>>, BrokerError> {
-        self.submit_publishes(publishes).await?.answer().await
+        let order = Order::default();
+        self.submit_publishes(publishes, &order).await?.answer().await
     }
 
     /// The first half of [`publish_many`](Self::publish_many): what is handed in
-    /// first is in the log first, whenever the answer is awaited.
-    pub async fn submit_publishes(&self, publishes: Vec<Publish>) -> Result<SubmittedPublishes, BrokerError> {
+    /// first is in the log first, whenever the answer is awaited; and once something of an order
+    /// is refused, all that is handed in after it is, too.
+    pub async fn submit_publishes(
+        &self,
+        publishes: Vec<Publish>,
+        order: &Order,
+    ) -> Result<SubmittedPublishes, BrokerError> {
         let routed = self.queues_that_route(&publishes);
         let mut requests = Vec::with_capacity(publishes.len());
         let mut contents = Vec::with_capacity(publishes.len());
@@ -96,7 +102,7 @@ impl Broker {
             Some(
                 self.0
                     .batcher
-                    .submit(Proposal { requests, contents }, self.deadline())
+                    .submit(Proposal { requests, contents }, order, self.deadline())
                     .await?,
             )
         };
