@@ -22,7 +22,7 @@
 //! # Faults
 //!
 //! A [full](Disk::set_capacity) disk, a [write](Disk::fail_write) and a [sync](Disk::fail_sync) that fail, a
-//! [flipped bit](Disk::corrupt), a [rollback](Disk::put_back) to an older [copy](Disk::copy), and a disk that is
+//! [flipped bit](Disk::corrupt), a [log cut short](Disk::truncate), a [rollback](Disk::put_back) to an older [copy](Disk::copy), and a disk that is
 //! [empty](Disk::wipe) again. All are counted in [`DiskStats`].
 
 use std::collections::BTreeMap;
@@ -132,7 +132,7 @@ pub struct DiskStats {
     pub writes_lost: u64,
     /// Crashes.
     pub crashes: u64,
-    /// Writes refused, syncs failed and bits flipped.
+    /// Writes refused, syncs failed, bits flipped and writes cut off.
     pub faults: u64,
 }
 
@@ -295,6 +295,17 @@ impl Disk {
             .any(|memory| memory.flip(space, chance.next(), chance.next()));
         state.stats.faults += u64::from(struck);
         struck
+    }
+
+    /// Ends the life of the open store, and cuts its log short: the newest writes of the log are gone, so many bytes
+    /// of them, though they were flushed. Says how many writes.
+    pub fn truncate(&self, bytes: u64) -> u64 {
+        let mut state = self.state.lock();
+        state.end_life();
+        let log = state.databases.get(&paths().log);
+        let cut = log.map_or(0, |memory| memory.cut(bytes));
+        state.stats.faults += cut;
+        cut
     }
 
     // --------------------------------------------------------------- looking

@@ -1,6 +1,6 @@
 //! The engine in memory: a model of promises 1 to 3 that can crash between any two writes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
 use bytes::Bytes;
@@ -10,6 +10,12 @@ use super::{Engine, Space, VALUE_LEN_MAX, Walk};
 use crate::error::StorageError;
 
 type Map = BTreeMap<(Space, Bytes), Bytes>;
+
+/// A write, and what it took the place of.
+type Undo = (Space, Bytes, Option<Bytes>);
+
+/// So many bytes of the newest flushed writes can be [cut off](Memory::cut).
+const TAIL_BYTES: u64 = 64 << 10;
 
 /// Keeps what is flushed apart from the writes made since, so that a crash can drop any suffix of those.
 #[derive(Default)]
@@ -22,6 +28,9 @@ struct State {
     flushed: Map,
     journal: Vec<(Space, Bytes, Option<Bytes>)>,
     current: Map,
+    /// The newest flushed writes, the last at the back, each with its bytes.
+    tail: VecDeque<(u64, Undo)>,
+    tail_bytes: u64,
     /// Bytes of keys and values in `current`.
     bytes: u64,
     /// A sync has failed: nothing in the journal can become durable any more.
@@ -35,22 +44,18 @@ impl Memory {
     /// What another start finds if the power goes now and `kept` of the unflushed writes had made it.
     pub(crate) fn crash(&self, kept: usize) -> Memory {
         let state = self.state.lock();
-        let mut flushed = state.flushed.clone();
+        let mut left = State {
+            flushed: state.flushed.clone(),
+            tail: state.tail.clone(),
+            tail_bytes: state.tail_bytes,
+            ..State::default()
+        };
         for (space, key, value) in state.journal.iter().take(kept) {
-            apply(&mut flushed, *space, key.clone(), value.clone());
+            left.make_durable(*space, key.clone(), value.clone());
         }
-        Memory::holding(flushed)
-    }
-
-    fn holding(flushed: Map) -> Memory {
-        let bytes = flushed.iter().map(|((_, key), value)| len(key, value)).sum();
+        left.begin_anew();
         Memory {
-            state: Mutex::new(State {
-                current: flushed.clone(),
-                flushed,
-                bytes,
-                ..State::default()
-            }),
+            state: Mutex::new(left),
         }
     }
 
@@ -106,6 +111,25 @@ impl Memory {
         if state.given_up { 0 } else { state.journal.len() }
     }
 
+    /// Undoes the newest writes, flushed or not, until as many bytes of keys and values are gone, as if a file to
+    /// which they are appended were cut short. Says how many of the flushed ones: no more than [`TAIL_BYTES`] are
+    /// remembered.
+    pub(crate) fn cut(&self, bytes: u64) -> u64 {
+        let mut state = self.state.lock();
+        state.journal.clear();
+        let (mut gone, mut count) = (0, 0);
+        while gone < bytes
+            && let Some((bytes, (space, key, before))) = state.tail.pop_back()
+        {
+            apply(&mut state.flushed, space, key, before);
+            state.tail_bytes -= bytes;
+            gone += bytes;
+            count += 1;
+        }
+        state.begin_anew();
+        count
+    }
+
     /// Flips a bit of a stored value, on disk and for every reader. False if there is no such value.
     pub(crate) fn flip(&self, space: Space, nth: u64, bit: u64) -> bool {
         let mut state = self.state.lock();
@@ -139,6 +163,25 @@ impl Memory {
 }
 
 impl State {
+    fn make_durable(&mut self, space: Space, key: Bytes, value: Option<Bytes>) {
+        let bytes = (key.len() + value.as_ref().map_or(0, Bytes::len)) as u64;
+        let before = apply(&mut self.flushed, space, key.clone(), value);
+        self.tail.push_back((bytes, (space, key, before)));
+        self.tail_bytes += bytes;
+        while self.tail_bytes > TAIL_BYTES
+            && let Some((bytes, _)) = self.tail.pop_front()
+        {
+            self.tail_bytes -= bytes;
+        }
+    }
+
+    /// Whoever reads it now sees what is flushed.
+    fn begin_anew(&mut self) {
+        let values = self.flushed.iter();
+        self.bytes = values.map(|((_, key), value)| len(key, value)).sum();
+        self.current = self.flushed.clone();
+    }
+
     fn check(&self) -> Result<(), StorageError> {
         if self.flushes_left == Some(0) || self.writes_left == Some(0) {
             return Err(StorageError::Engine {
@@ -204,9 +247,8 @@ impl Engine for Memory {
             *left -= 1;
         }
         if !state.given_up {
-            let State { flushed, journal, .. } = &mut *state;
-            for (space, key, value) in journal.drain(..) {
-                apply(flushed, space, key, value);
+            for (space, key, value) in std::mem::take(&mut state.journal) {
+                state.make_durable(space, key, value);
             }
         }
         Ok(())
