@@ -33,6 +33,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(15);
 const MEMBERS_LIMIT: Duration = Duration::from_secs(60);
 /// How long it is tried while other faults may stand in its way, which wait for their end meanwhile.
 const MEMBERS_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a node may take to end that the cluster has removed: it finds that out by itself.
+const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 /// How often somebody looks who waits for a node.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -288,6 +290,7 @@ impl SimCluster {
                 let place = world.place(node);
                 place.disk.wipe();
                 place.disk.heal();
+                place.damaged = false;
                 place.first = false;
                 world.start(node);
             })
@@ -311,6 +314,24 @@ impl SimCluster {
                 count(counted, "put_off", 1);
             }
         }
+    }
+
+    /// Sees to it that a node that was removed is gone. It has to end by itself, unless another fault may keep it
+    /// from learning of its removal.
+    async fn see_off(&self, node: usize, counted: &mut Counted) {
+        let runs = || self.orders.running().get(node).copied().unwrap_or(false);
+        if self.open.is_empty() {
+            let give_up = Instant::now() + LEAVE_LIMIT;
+            while runs() && Instant::now() < give_up {
+                sleep(PAUSE).await;
+            }
+            let goes_on = runs();
+            self.orders
+                .order(move |world| world.watch().removed(node, goes_on))
+                .await;
+            count(counted, "left", u64::from(!goes_on));
+        }
+        self.crash(&[node], false, 0).await;
     }
 
     /// Removes whatever members are at the address of a place.
@@ -405,7 +426,7 @@ impl SimCluster {
                 })
                 .await;
             }
-            Fault::BitFlip { .. } | Fault::Rollback => {
+            Fault::BitFlip { .. } | Fault::Truncate { .. } | Fault::Rollback => {
                 self.start(&nodes).await;
                 for &node in &nodes {
                     let started = timeout(READY_PATIENCE, self.ready(&[node])).await;
@@ -414,7 +435,13 @@ impl SimCluster {
                     }
                 }
             }
-            Fault::Wipe | Fault::Shrink => {
+            Fault::Shrink => {
+                for &node in &nodes {
+                    self.see_off(node, &mut counted).await;
+                    self.join_or_put_off(node, &mut counted).await;
+                }
+            }
+            Fault::Wipe => {
                 for &node in &nodes {
                     self.join_or_put_off(node, &mut counted).await;
                 }
@@ -422,7 +449,7 @@ impl SimCluster {
             Fault::Grow => {
                 for &node in &nodes {
                     self.remove(node, MEMBERS_LIMIT).await?;
-                    self.crash(&[node], false, 0).await;
+                    self.see_off(node, &mut counted).await;
                     self.put_off.remove(&node);
                     count(&mut counted, "removed", 1);
                 }
@@ -487,13 +514,17 @@ impl SimCluster {
             }
             Fault::Snapshot => {
                 let hosts = self.hosts().await;
+                let mut failed = None;
                 for &node in nodes {
                     let address = hosts[node].address(Plane::Clients).to_string();
                     let cluster = self.client.with_timeout(Duration::from_secs(5)).cluster();
                     match cluster.snapshot(&address).await {
                         Ok(_) => count(&mut counted, "snapshots", 1),
-                        Err(error) => return Ok((Done::Unknown(error.to_string()), counted)),
+                        Err(error) => failed = Some(error.to_string()),
                     }
+                }
+                if let Some(why) = failed.filter(|_| counted.is_empty()) {
+                    return Ok((Done::Unknown(why), counted));
                 }
             }
             _ => {
@@ -617,6 +648,11 @@ impl Cluster for SimCluster {
                 let flipped = self.flip(nodes, bits, seed).await;
                 count(&mut counted, "bits_flipped", flipped);
             }
+            Fault::Truncate { bytes } => {
+                self.crash(nodes, false, seed).await;
+                let cut = self.truncate(nodes, *bytes).await;
+                count(&mut counted, "writes_cut", cut);
+            }
             Fault::Rollback => {
                 self.crash(nodes, false, seed).await;
                 let rolled = self.roll_back(nodes).await;
@@ -624,8 +660,11 @@ impl Cluster for SimCluster {
             }
             Fault::Wipe => {
                 self.crash(nodes, false, seed).await;
-                self.each(nodes, |world, node| world.place(node).disk.wipe())
-                    .await;
+                self.each(nodes, |world, node| {
+                    world.place(node).disk.wipe();
+                    world.place(node).damaged = true;
+                })
+                .await;
                 count(&mut counted, "wiped", nodes.len() as u64);
             }
             Fault::Grow => {
@@ -651,15 +690,10 @@ impl Cluster for SimCluster {
                         self.open.push(open);
                         return Ok((Done::Unknown(format!("{error:#}")), counted));
                     }
-                    self.crash(&[node], false, seed).await;
                     count(&mut counted, "removed", 1);
                 }
             }
-            Fault::Truncate { .. }
-            | Fault::Upgrade
-            | Fault::KillWorkers
-            | Fault::PauseWorkers
-            | Fault::NackStorm => {
+            Fault::Upgrade | Fault::KillWorkers | Fault::PauseWorkers | Fault::NackStorm => {
                 return Ok((
                     Done::Skipped(format!("the simulator knows no {}", fault.name())),
                     counted,
@@ -725,12 +759,31 @@ impl SimCluster {
                 let mut flipped = 0;
                 for node in nodes {
                     for _ in 0..bits {
-                        let regions = [Region::Log, Region::Meta, Region::Contents, Region::Images];
-                        let region = regions[usize::try_from(rng.below(4)).expect("below four")];
-                        flipped += u64::from(world.place(node).disk.corrupt(region, rng.draw()));
+                        // Not every disk has values of every kind.
+                        let mut regions = [Region::Log, Region::Meta, Region::Contents, Region::Images];
+                        rng.shuffle(&mut regions);
+                        let place = world.place(node);
+                        place.damaged = true;
+                        let mut regions = regions.into_iter();
+                        let struck = regions.any(|region| place.disk.corrupt(region, rng.draw()));
+                        flipped += u64::from(struck);
                     }
                 }
                 flipped
+            })
+            .await
+    }
+
+    async fn truncate(&self, nodes: &[usize], bytes: u64) -> u64 {
+        let nodes = nodes.to_vec();
+        self.orders
+            .order(move |world| {
+                let cut = nodes.into_iter().map(|node| {
+                    let place = world.place(node);
+                    place.damaged = true;
+                    place.disk.truncate(bytes)
+                });
+                cut.sum()
             })
             .await
     }
@@ -743,6 +796,7 @@ impl SimCluster {
                 for node in nodes {
                     let place = world.place(node);
                     if let Some(copy) = place.copy.clone() {
+                        place.damaged = true;
                         place.disk.put_back(&copy);
                         rolled += 1;
                     }

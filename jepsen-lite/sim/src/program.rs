@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream;
 use parking_lot::Mutex;
-use quorate_node::{Broker, Node};
+use quorate_node::{Broker, Failure, Node};
 use quorate_raft::transport::{Connection, Listener, Transport};
 use tokio::sync::Notify;
 
@@ -31,8 +32,16 @@ enum State {
     #[default]
     Starting,
     Running(Broker),
-    /// By itself: why.
-    Ended(String),
+    Ended(End),
+}
+
+/// The end of a life of a node, by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// What it said.
+    pub why: String,
+    /// It was asked to, or removed from its cluster.
+    pub in_order: bool,
 }
 
 impl std::fmt::Debug for Program {
@@ -55,11 +64,11 @@ impl Program {
         }
     }
 
-    /// Why it ended by itself, if it did.
+    /// How it ended by itself, if it did.
     #[must_use]
-    pub fn ended(&self) -> Option<String> {
+    pub fn ended(&self) -> Option<End> {
         match &*self.state.lock() {
-            State::Ended(why) => Some(why.clone()),
+            State::Ended(end) => Some(end.clone()),
             State::Starting | State::Running(_) => None,
         }
     }
@@ -71,19 +80,20 @@ impl Program {
 
     /// From the opening of the disk to the end.
     pub(crate) async fn run(self, config: quorate_node::Config, network: Network, host: Host) {
-        let why = match self.live(config, &network, host).await {
-            Ok(()) => "asked to stop".to_owned(),
-            Err(why) => why,
+        let end = match self.live(config, &network, host).await {
+            Ok(end) => end,
+            Err(error) => End {
+                why: format!("{error:#}"),
+                in_order: false,
+            },
         };
-        tracing::info!(why, "the program ends");
-        *self.state.lock() = State::Ended(why);
+        tracing::info!(why = end.why, "the program ends");
+        *self.state.lock() = State::Ended(end);
     }
 
-    async fn live(&self, config: quorate_node::Config, network: &Network, host: Host) -> Result<(), String> {
-        let node = Node::start(config).await.map_err(|error| error.to_string())?;
-        let listener = network
-            .listen(host, Plane::Clients)
-            .map_err(|error| error.to_string())?;
+    async fn live(&self, config: quorate_node::Config, network: &Network, host: Host) -> Result<End> {
+        let node = Node::start(config).await?;
+        let listener = network.listen(host, Plane::Clients)?;
         let refuse = Arc::new(Notify::new());
         let refused = Arc::clone(&refuse);
         let clients =
@@ -94,8 +104,11 @@ impl Program {
         *self.state.lock() = State::Running(node.broker());
         tokio::select! {
             biased;
-            failure = node.failed() => return Err(failure.to_string()),
-            ended = &mut clients => return Err(format!("the gateway ended: {ended:?}")),
+            failure = node.failed() => return Ok(End {
+                why: failure.to_string(),
+                in_order: matches!(failure, Failure::Removed),
+            }),
+            ended = &mut clients => bail!("the gateway ended: {ended:?}"),
             () = self.stop.notified() => {}
         }
         refuse.notify_one();
@@ -104,8 +117,14 @@ impl Program {
             let _ = clients.await;
             node.stop().await;
         };
-        let left = tokio::time::timeout(DRAIN_LIMIT, leave).await;
-        left.map_err(|_| "stopped without waiting longer".to_owned())
+        let why = match tokio::time::timeout(DRAIN_LIMIT, leave).await {
+            Ok(()) => "asked to stop",
+            Err(_) => "asked to stop, and did not wait longer",
+        };
+        Ok(End {
+            why: why.to_owned(),
+            in_order: true,
+        })
     }
 }
 

@@ -15,6 +15,7 @@ use jepsen_lite_core::verdict::{Finding, Results};
 use jepsen_lite_workload::access::Access;
 use jepsen_lite_workload::generate::Layer;
 use jepsen_lite_workload::{repeat, trial};
+use parking_lot::Mutex;
 use quorate_disk_shim::simulation;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,9 @@ const REST: Duration = Duration::from_secs(600);
 const NODES_MAX: usize = 9;
 /// Wall clocks of machines differ by as much at the start, in milliseconds.
 const CLOCK_SPREAD_MS: u64 = 100;
+
+/// Panics of this process, in words: wherever they are caught, they are found.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// What is to be run, and what is wanted of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -82,6 +86,7 @@ impl Order {
 /// When the harness failed: the order makes no sense, the load could not be started, a file not be written.
 pub fn run(order: &Order) -> Result<Summary> {
     ensure!(simulation::is_simulated(), "this process lives in the real world");
+    note_panics();
     let schedule = &order.schedule;
     ensure!(
         (1..=NODES_MAX).contains(&schedule.nodes),
@@ -136,6 +141,17 @@ pub fn run(order: &Order) -> Result<Summary> {
     })
 }
 
+/// Has each panic noted, and told as before.
+fn note_panics() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !quorate_node::panic_is_caught() {
+            PANICS.lock().push(panic.to_string());
+        }
+        tell(panic);
+    }));
+}
+
 /// A run of which nothing is known but that it did not come to an end.
 fn hung(schedule: &Schedule) -> Run {
     Run {
@@ -158,12 +174,13 @@ fn complete(run: &mut Run, world: &mut World, order: &Order) -> Result<()> {
         run.audit
             .add(&format!("n{}", place + 1), lines.join("\n").as_bytes())?;
     }
-    let [entries, installs, leader_changes, disks] = watch.seen();
+    let [entries, installs, leader_changes, disks, removals] = watch.seen();
     let violations = watch.violations();
     for (invariant, name, checked) in [
         ("I10", "convergence, as it ran", entries),
         ("I14", "cluster time, as it ran", entries),
         ("I19", "raft", disks),
+        ("I20", "removed nodes end", removals),
     ] {
         let found = violations.iter().find(|(id, ..)| *id == invariant);
         let (violated, witnesses) =
@@ -171,6 +188,8 @@ fn complete(run: &mut Run, world: &mut World, order: &Order) -> Result<()> {
         let finding = Finding::new(invariant, name, checked, violated, witnesses);
         run.facts.observed.push(finding);
     }
+    run.facts.crashes.extend(watch.crashes().iter().cloned());
+    run.facts.crashes.append(&mut PANICS.lock());
     run.facts.leader_changes = run.facts.leader_changes.max(leader_changes);
     run.facts.snapshots_installed = run.facts.snapshots_installed.max(installs);
     run.facts.repeat = repeat::command(&order.schedule, Layer::Simulation, order.folder.as_deref());
@@ -213,11 +232,7 @@ fn keep(folder: &Path, run: &Run, world: &mut World, results: &Results) -> Resul
         let path = audit.join(format!("n{}.jsonl", place + 1));
         fs::write(&path, lines.join("\n") + "\n").with_context(|| format!("write {}", path.display()))?;
     }
-    let ends = world.watch().ends().iter();
-    let ends: Vec<String> = ends
-        .map(|(place, tick, why)| format!("{tick} ms: n{} ended: {why}", place + 1))
-        .collect();
-    fs::write(folder.join("ends.txt"), ends.join("\n")).context("write ends.txt")
+    fs::write(folder.join("ends.txt"), world.watch().ends().join("\n")).context("write ends.txt")
 }
 
 fn create(folder: &Path, name: &str) -> Result<BufWriter<File>> {

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | I10 convergence | whatever a node applies at an index is what every other node applied there: one term, one state hash; a snapshot holds the state of its index |
 //! | I14 cluster time | the time of an entry is not before that of the entry before it |
+//! | I20 membership | a node that was removed ends by itself when nothing keeps it from learning that |
 //! | I19 raft | a node's term, commit and applied index never go back within a life; a term and a node make one leadership; what is committed is, byte for byte, on the disks of a majority |
 //!
 //! A violation is written down with its time; the first ones are kept. The clients' side of the story is told by
@@ -34,8 +35,9 @@ pub struct Watch {
     said: BTreeMap<usize, (u64, Status)>,
     /// Which node led in which term.
     leaders: BTreeMap<(u64, u64), u64>,
-    /// Programs that ended by themselves.
-    ends: Vec<(usize, u64, String)>,
+    /// Programs that ended by themselves, in words, and those of them that nothing explains.
+    ends: Vec<String>,
+    crashes: Vec<String>,
     leading: Option<(u64, usize)>,
     leader_changes: u64,
 }
@@ -50,6 +52,7 @@ struct Shared {
     entries: u64,
     installs: u64,
     disks_checked: u64,
+    removals: u64,
     violations: BTreeMap<&'static str, (u64, Vec<Witness>)>,
 }
 
@@ -73,11 +76,13 @@ impl Watch {
                 entries: 0,
                 installs: 0,
                 disks_checked: 0,
+                removals: 0,
                 violations: BTreeMap::new(),
             })),
             said: BTreeMap::new(),
             leaders: BTreeMap::new(),
             ends: Vec::new(),
+            crashes: Vec::new(),
             leading: None,
             leader_changes: 0,
         }
@@ -99,21 +104,28 @@ impl Watch {
         self.shared.lock().audit.clone()
     }
 
-    /// Programs that ended by themselves: place, tick, and why.
+    /// Programs that ended by themselves: when, which, and why.
     #[must_use]
-    pub fn ends(&self) -> &[(usize, u64, String)] {
+    pub fn ends(&self) -> &[String] {
         &self.ends
     }
 
-    /// Entries applied, snapshots installed, changes of the leader, disks compared.
+    /// Those of them that nothing explains that was done to them.
     #[must_use]
-    pub fn seen(&self) -> [u64; 4] {
+    pub fn crashes(&self) -> &[String] {
+        &self.crashes
+    }
+
+    /// Entries applied, snapshots installed, changes of the leader, disks compared, removals looked at.
+    #[must_use]
+    pub fn seen(&self) -> [u64; 5] {
         let shared = self.shared.lock();
         [
             shared.entries,
             shared.installs,
             self.leader_changes,
             shared.disks_checked,
+            shared.removals,
         ]
     }
 
@@ -127,8 +139,22 @@ impl Watch {
             .collect()
     }
 
-    pub(crate) fn ended(&mut self, place: usize, tick: u64, why: &str) {
-        self.ends.push((place, tick, why.to_owned()));
+    /// A node that nothing keeps from the others was removed some time ago, and goes on or has ended.
+    pub(crate) fn removed(&mut self, place: usize, goes_on: bool) {
+        let mut shared = self.shared.lock();
+        shared.removals += 1;
+        if goes_on {
+            let evidence = format!("n{} goes on though the cluster has removed it", place + 1);
+            shared.violated("I20", evidence);
+        }
+    }
+
+    pub(crate) fn ended(&mut self, place: usize, tick: u64, why: &str, explained: bool) {
+        let end = format!("{tick} ms: n{} ended: {why}", place + 1);
+        if !explained {
+            self.crashes.push(end.clone());
+        }
+        self.ends.push(end);
     }
 
     /// Looks at the nodes, every now and then.
@@ -214,10 +240,16 @@ impl Watch {
         let mut holders = 0;
         let mut bytes = None;
         let mut shared = self.shared.lock();
+        // What a fault took from a disk had been there: it is held against nobody.
+        let mut excused = voters.len();
         for place in places {
             let Some(id) = place.disk.node_id().filter(|id| voters.contains(id)) else {
                 continue;
             };
+            if place.damaged {
+                continue;
+            }
+            excused -= 1;
             let Ok(log) = place.disk.durable_log() else {
                 continue;
             };
@@ -232,13 +264,13 @@ impl Watch {
                 if of_leader {
                     bytes = Some(found.clone());
                 }
-                holders += u64::from(bytes.as_ref().is_none_or(|bytes| bytes == found));
+                holders += usize::from(bytes.as_ref().is_none_or(|bytes| bytes == found));
             } else {
-                holders += u64::from(purged >= committed);
+                holders += usize::from(purged >= committed);
             }
         }
         shared.disks_checked += 1;
-        if holders * 2 <= voters.len() as u64 && committed > 0 {
+        if (holders + excused) * 2 <= voters.len() && committed > 0 {
             shared.violated(
                 "I19",
                 format!(

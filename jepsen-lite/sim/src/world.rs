@@ -84,6 +84,8 @@ pub struct Place {
     pub sync_delay_ms: Arc<AtomicU64>,
     /// Syncs that did.
     pub slow_syncs: Arc<AtomicU64>,
+    /// A fault took away or changed what was durable on its disk.
+    pub damaged: bool,
     /// What its disk looked like earlier in this run.
     pub copy: Option<Disk>,
     /// Whether it knows its peers from the start, or waits to be added.
@@ -198,6 +200,7 @@ impl World {
             missed: 0,
             sync_delay_ms: Arc::default(),
             slow_syncs: Arc::default(),
+            damaged: false,
             copy: None,
             first,
             lives: 0,
@@ -351,11 +354,12 @@ impl World {
     fn bury(&mut self) {
         for number in 0..self.places.len() {
             let ended = self.places[number].program().and_then(Program::ended);
-            if let Some(why) = ended {
-                self.watch.ended(number, self.tick, &why);
+            if let Some(end) = ended {
                 self.trace
-                    .note(self.now_us(), "ended", &[number as u64], why.as_bytes());
+                    .note(self.now_us(), "ended", &[number as u64], end.why.as_bytes());
                 let place = &mut self.places[number];
+                let explained = end.in_order || place.damaged || place.disk.stats().faults > 0;
+                self.watch.ended(number, self.tick, &end.why, explained);
                 // Its store is closed or has failed: what was handed to the disk by a process that ended is there.
                 place.disk.crash(Unflushed::Kept);
                 place.life = None;
