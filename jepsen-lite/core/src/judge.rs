@@ -68,6 +68,16 @@ fn of_the_layer(run: &Run) -> Vec<Finding> {
         finding("I24", "progress after healing", 1, told("progress", overdue)),
         finding("I25", "no crash", 1, told("no crash", crashes)),
     ]);
+    let times = check::times_without_a_minority(&run.effects, run.schedule.nodes);
+    if !times.is_empty() {
+        let stopped = check::a_minority_stops_nobody(&run.history, &times);
+        findings.push(finding(
+            "I24",
+            "progress without a minority",
+            times.len() as u64,
+            stopped,
+        ));
+    }
     findings
 }
 

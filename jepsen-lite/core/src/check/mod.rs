@@ -29,6 +29,7 @@ mod log;
 mod once;
 mod register;
 pub mod replay;
+mod served;
 mod told;
 mod wgl;
 
@@ -44,6 +45,7 @@ pub use log::{
 };
 pub use once::each_exactly_once;
 pub use register::a_fence_guards_a_register;
+pub use served::{a_minority_stops_nobody, times_without_a_minority};
 pub use told::what_is_delivered_is_in_the_log;
 pub use wgl::{Searched, a_message_is_linearizable, a_small_queue_is_linearizable};
 
