@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use jepsen_lite_core::verdict::{Results, Verdict};
+use jepsen_lite_core::verdict::{Finding, Results, Verdict};
 
 /// Witnesses of one promise that are shown; more are in the results.
 const WITNESSES_SHOWN: usize = 3;
@@ -24,8 +24,8 @@ impl Sum {
     pub(crate) fn add(&mut self, results: &Results) {
         self.add_verdict(results.verdict);
         for finding in &results.findings {
-            let number = finding.invariant.trim_start_matches('I').parse().unwrap_or(0);
-            let promise = self.promises.entry((number, finding.name.clone())).or_default();
+            let promise = (number(finding), finding.name.clone());
+            let promise = self.promises.entry(promise).or_default();
             promise.0 += finding.checked;
             promise.1 += finding.violations;
         }
@@ -81,11 +81,11 @@ impl Sum {
     /// The promises as a table, and how much was seen.
     pub(crate) fn table(&self) -> String {
         let mut text = format!(
-            "{:<5} {:<30} {:>12} {:>11}\n",
+            "{:<5} {:<33} {:>12} {:>11}\n",
             "", "promise", "checked", "violations"
         );
         for ((number, name), (checked, violations)) in &self.promises {
-            let _ = writeln!(text, "I{number:<4} {name:<30} {checked:>12} {violations:>11}");
+            let _ = writeln!(text, "I{number:<4} {name:<33} {checked:>12} {violations:>11}");
         }
         let _ = write!(text, "seen: {}", counts(&self.seen));
         text
@@ -99,6 +99,11 @@ impl Sum {
             .map(|(verdict, count)| format!("{count} {verdict}"));
         told.collect::<Vec<_>>().join(", ")
     }
+}
+
+/// 7 of `I7`.
+fn number(finding: &Finding) -> u32 {
+    finding.invariant.trim_start_matches('I').parse().unwrap_or(0)
 }
 
 /// `12 confirmed, 3 redelivered`; what was not seen at all is left out.
@@ -127,10 +132,12 @@ pub(crate) fn problems(results: &Results) -> Vec<String> {
 /// All promises of one run as a table, with what is wrong.
 pub(crate) fn findings(results: &Results) -> String {
     let mut text = String::new();
-    for finding in &results.findings {
+    let mut findings: Vec<&Finding> = results.findings.iter().collect();
+    findings.sort_by_key(|finding| number(finding));
+    for finding in findings {
         let _ = writeln!(
             text,
-            "  {:<4} {:<30} {:<9} {:>9} checked {:>6} violations",
+            "  {:<4} {:<33} {:<9} {:>9} checked {:>6} violations",
             finding.invariant,
             finding.name,
             finding.verdict.to_string(),
@@ -147,7 +154,7 @@ pub(crate) fn findings(results: &Results) -> String {
 
 #[cfg(test)]
 mod tests {
-    use jepsen_lite_core::verdict::{Finding, Witness};
+    use jepsen_lite_core::verdict::Witness;
 
     use super::*;
 
