@@ -6,7 +6,7 @@
 //! effect](crate::check::nothing_is_late).
 //!
 //! That an outcome is known now does not mean that its client was told: such an answer is at
-//! [`NEVER`](crate::history::NEVER).
+//! [`NEVER`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -40,7 +40,7 @@ pub fn times_without_a_minority(effects: &[Effect], nodes: usize) -> Vec<(Durati
 }
 
 /// While a minority is down, the others serve: if nothing was ever published and confirmed within all of these
-/// times, and there are [several](TIMES_MIN) of them, clients do not find who serves.
+/// times, and there are several of them, clients do not find who serves.
 #[must_use]
 pub fn a_minority_stops_nobody(history: &History, times: &[(Duration, Duration)]) -> Vec<Violation> {
     let mut finding = Finding::new("a minority that is down stops nobody");
