@@ -9,6 +9,7 @@
 //! [`NEVER`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::audit::{Audit, Entry, Request};
 use crate::history::{History, MessageId, NEVER, Outcome, Place, Publish, RequestId, Settle, Wish};
@@ -56,12 +57,16 @@ pub fn resolve(history: &History, audit: &Audit, barrier: Option<u64>) -> Resolv
             *next - 1
         });
         if publish.outcome.is_unknown() {
-            count(log.resolve_publish(publish, place));
+            let fate = log.resolve_publish(publish, place);
+            publish.answered = told(fate, publish.answered);
+            count(fate);
         }
     }
     let unknown = |settle: &&mut Settle| settle.outcome.is_unknown();
     for settle in resolved.history.settles.iter_mut().filter(unknown) {
-        count(log.resolve_settle(settle));
+        let fate = log.resolve_settle(settle);
+        settle.answered = told(fate, settle.answered);
+        count(fate);
     }
     [resolved.applied, resolved.absent, resolved.open] = counts;
     resolved
@@ -73,6 +78,14 @@ enum Fate {
     Applied,
     Absent,
     Open,
+}
+
+/// When a client was told what it had not been told by `until`: never, if only the log tells.
+fn told(fate: Fate, until: Duration) -> Duration {
+    match fate {
+        Fate::Applied | Fate::Absent => NEVER,
+        Fate::Open => until,
+    }
 }
 
 /// The requests of a log.
@@ -125,7 +138,6 @@ impl<'a> Log<'a> {
         publish.outcome = Outcome::Done(message);
         publish.duplicate = duplicate;
         publish.place = Some(place_of(entry));
-        publish.answered = NEVER;
         Fate::Applied
     }
 
@@ -149,7 +161,6 @@ impl<'a> Log<'a> {
         settle.outcome = Outcome::Done(());
         settle.leased_until_ms = settlement.until_ms;
         settle.place = Some(place_of(entry));
-        settle.answered = NEVER;
         Fate::Applied
     }
 
@@ -230,8 +241,6 @@ fn give_back(history: &mut History, audit: &Audit) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::history::Delivery;
 
@@ -327,7 +336,15 @@ mod tests {
             extended.place.map(|place| (place.index, place.time_ms)),
             Some((4, 40))
         );
-        assert_eq!(extended.answered, NEVER);
+        let (publishes, settles) = (&resolved.history.publishes, &resolved.history.settles);
+        let publishes = publishes.iter().filter(|one| !one.outcome.is_unknown());
+        assert!(
+            publishes
+                .map(|one| one.answered)
+                .chain(settles.iter().map(|one| one.answered))
+                .all(|at| at == NEVER),
+            "nobody was told"
+        );
         assert_eq!((resolved.applied, resolved.absent, resolved.open), (8, 4, 1));
     }
 
