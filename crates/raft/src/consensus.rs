@@ -129,7 +129,7 @@ impl Consensus {
         let raft = Box::pin(Raft::new(
             node_id,
             raft_config,
-            Network::new(Arc::clone(&identity), pool.clone(), &config),
+            Network::new(Arc::clone(&identity), pool.clone(), store.log.clone(), &config),
             log,
             machine,
         ))

@@ -13,12 +13,16 @@ use crate::cluster::Done;
 use crate::history::{Act, History, Outcome, STALE_LEASE};
 use crate::resolve::resolve;
 use crate::run::Run;
+use crate::schedule::Fault;
 use crate::verdict::{Finding, Results, Verdict, Witness};
 
 /// Witnesses that are kept of each promise.
 const WITNESSES_MAX: usize = 10;
 /// Most operations of unknown outcome, in per cent, where the schedule does not say.
 const UNKNOWN_PERCENT_MAX: u64 = 30;
+
+/// In this time another node leads, if there is one.
+const FAILOVER_MS: u64 = 1_000;
 
 /// What a run came to.
 #[must_use]
@@ -69,7 +73,7 @@ fn of_the_layer(run: &Run) -> Vec<Finding> {
         finding("I25", "no crash", 1, told("no crash", crashes)),
     ]);
     let times = check::times_without_a_minority(&run.effects, run.schedule.nodes);
-    if !times.is_empty() {
+    if !times.is_empty() && !restarts_at_once(run) {
         let stopped = check::a_minority_stops_nobody(&run.history, &times);
         findings.push(finding(
             "I24",
@@ -79,6 +83,16 @@ fn of_the_layer(run: &Run) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Whether nodes are to be back before others can have taken over. How long they are away is then a matter of when
+/// somebody leads, and says nothing about it.
+fn restarts_at_once(run: &Run) -> bool {
+    let mut steps = run.schedule.steps.iter();
+    steps.any(|step| {
+        let lasts_ms = step.undo_at_ms.map(|undo| undo.saturating_sub(step.at_ms));
+        matches!(step.fault, Fault::Kill | Fault::PowerLoss) && lasts_ms.is_some_and(|ms| ms < FAILOVER_MS)
+    })
 }
 
 /// What the replicas wrote down, by itself and against what clients were told.
@@ -439,7 +453,7 @@ mod tests {
     use crate::cluster::Effect;
     use crate::history::{Mark, MessageId, Publish};
     use crate::run::Facts;
-    use crate::schedule::{Evidence, Fault, Schedule, Workload};
+    use crate::schedule::{Evidence, Fault, Schedule, Step, Target, Workload};
 
     /// One publish, which all replicas have; what came before it a snapshot has taken the place of.
     fn run() -> Run {
@@ -553,5 +567,24 @@ mod tests {
         assert_eq!(judge(&run).verdict, Verdict::Harness);
         run.facts.overdue.push("not whole after 30s".to_owned());
         assert_eq!(judge(&run).verdict, Verdict::Violated);
+    }
+
+    #[test]
+    fn a_node_that_is_to_be_back_at_once_tells_nothing_of_a_minority() {
+        let mut run = run();
+        let down = |at_ms| Effect {
+            from_ms: at_ms,
+            until_ms: Some(at_ms + 1_800),
+            ..effect(1)
+        };
+        run.effects.extend([2_000, 4_000, 6_000, 8_000].map(down));
+        assert_eq!(judge(&run).verdict, Verdict::Violated);
+        run.schedule.steps.push(Step {
+            at_ms: 2_000,
+            fault: Fault::PowerLoss,
+            target: Target::Leader,
+            undo_at_ms: Some(2_020),
+        });
+        assert_eq!(judge(&run).verdict, Verdict::Valid);
     }
 }

@@ -12,6 +12,7 @@ use std::error::Error as _;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
@@ -30,6 +31,7 @@ use openraft::{RPCTypes, Snapshot};
 use parking_lot::Mutex;
 use quorate_proto::internal as wire;
 use quorate_proto::internal::peer_client::PeerClient;
+use quorate_storage::Log;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -49,6 +51,8 @@ type RpcError = RPCError<TypeConfig>;
 pub(crate) struct Network {
     pub(crate) identity: Arc<Identity>,
     pub(crate) pool: Pool,
+    /// What this node can send.
+    log: Log,
     connect: Duration,
     stream_stall: Duration,
     /// What each peer last failed with, so that only news is logged.
@@ -56,14 +60,23 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn new(identity: Arc<Identity>, pool: Pool, config: &Config) -> Self {
+    pub(crate) fn new(identity: Arc<Identity>, pool: Pool, log: Log, config: &Config) -> Self {
         Self {
             identity,
             pool,
+            log,
             connect: config.connect,
             stream_stall: config.stream_stall,
             complaints: Arc::default(),
         }
+    }
+
+    /// Whether the entries that should be in a request are gone: the log was cut after openraft had decided to
+    /// send them, and the [log store](crate::log_store) has given none in their place. openraft would ask for them for
+    /// ever; told that it failed, it looks again, and sends a snapshot.
+    fn lacks(&self, request: &AppendEntriesRequest<TypeConfig>) -> bool {
+        let next = request.prev_log_id.as_ref().map_or(0, |prev| prev.index + 1);
+        request.entries.is_empty() && self.log.purged().is_some_and(|(purged, _)| next <= purged)
     }
 
     fn peer(&self, target: u64, node: &Member, usage: Use) -> Peer {
@@ -282,7 +295,17 @@ impl NetStreamAppend<TypeConfig> for Peer {
             let Some(first) = input.next().await else {
                 return Ok(Box::pin(futures_util::stream::empty()) as BoxStream<'s, _>);
             };
+            if self.network.lacks(&first) {
+                return Err(self.behind());
+            }
+            let behind = Arc::new(AtomicBool::new(false));
+            let (network, noticed) = (self.network.clone(), Arc::clone(&behind));
             let requests = futures_util::stream::once(std::future::ready(first)).chain(input);
+            let requests = requests.take_while(move |request| {
+                let lacks = network.lacks(request);
+                noticed.fetch_or(lacks, Ordering::Relaxed);
+                std::future::ready(!lacks)
+            });
             let requests = requests.map(move |request| {
                 noted.lock().push_back(Instant::now());
                 convert::append(request, identity.envelope(target))
@@ -292,22 +315,31 @@ impl NetStreamAppend<TypeConfig> for Peer {
             let responses = self
                 .call(RPCTypes::AppendEntries, limit, client.stream_append(requests))
                 .await?;
-            Ok(Box::pin(self.watched(responses, unanswered)) as BoxStream<'s, _>)
+            Ok(Box::pin(self.watched(responses, unanswered, behind)) as BoxStream<'s, _>)
         })
     }
 }
 
 impl Peer {
-    /// The answers of a stream, until it fails, ends, or falls silent.
+    fn behind(&self) -> RpcError {
+        RPCError::Network(NetworkError::from_string(format!(
+            "what node {} lacks is not in the log any more",
+            self.target
+        )))
+    }
+
+    /// The answers of a stream, until it fails, ends, or falls silent. One that ends because the other node is
+    /// `behind` has failed.
     fn watched<'s>(
         &'s self,
         responses: tonic::Streaming<wire::AppendResponse>,
         unanswered: Unanswered,
+        behind: Arc<AtomicBool>,
     ) -> impl Stream<Item = Result<StreamAppendResult<TypeConfig>, RpcError>> + Send + 's {
         let stall = self.network.stream_stall;
-        let start = Some((responses, unanswered, Instant::now()));
+        let start = Some((responses, unanswered, behind, Instant::now()));
         futures_util::stream::unfold(start, move |state| async move {
-            let (mut responses, unanswered, mut heard) = state?;
+            let (mut responses, unanswered, behind, mut heard) = state?;
             loop {
                 let answer = tokio::time::timeout(stall / 4, responses.message()).await;
                 let result = match answer {
@@ -320,6 +352,9 @@ impl Peer {
                             _ => continue,
                         }
                     }
+                    Ok(Ok(None)) if behind.load(Ordering::Relaxed) => {
+                        return Some((Err(self.behind()), None));
+                    }
                     Ok(Ok(None)) => return None,
                     Ok(Err(status)) => Err(self.failed(RPCTypes::AppendEntries, &status)),
                     Ok(Ok(Some(response))) => convert::append_result_back(&response).map_err(garbled),
@@ -327,7 +362,7 @@ impl Peer {
                 unanswered.lock().pop_front();
                 heard = Instant::now();
                 let goes_on = matches!(result, Ok(Ok(_)));
-                return Some((result, goes_on.then_some((responses, unanswered, heard))));
+                return Some((result, goes_on.then_some((responses, unanswered, behind, heard))));
             }
         })
     }
