@@ -7,8 +7,8 @@
 //!
 //! Consensus may refuse an entry and take the next, as when the leader's lease
 //! has run out for a moment. So an entry is handed over when the one before is in
-//! the log, or refused; and whoever needs its requests in order has an [`Order`],
-//! of which nothing gets in after something was refused.
+//! the log, or has failed; and whoever needs its requests in order has an [`Order`],
+//! of which nothing gets in after something has failed.
 //!
 //! When full: callers wait for room ([`Limits::proposal_bytes`]) up to their
 //! deadline and are then refused as overloaded.
@@ -138,7 +138,8 @@ impl Committed {
 type Answer = Result<Committed, BrokerError>;
 
 /// What is handed in under one order comes to stand in the log in that order, or from some point on not at all:
-/// once something was refused, so is all that is handed in after it. Clones are the same one.
+/// once something was refused, or its outcome is unknown, all that is handed in after it is refused. Clones are
+/// the same one.
 #[derive(Clone, Debug, Default)]
 pub struct Order {
     // Set and looked at by the batcher's task alone.
@@ -160,7 +161,8 @@ struct Caller {
 }
 
 impl Caller {
-    fn refuse(self, error: BrokerError) {
+    /// Answers with an error, which says whether the request may have been applied.
+    fn fail(self, error: BrokerError) {
         self.order.broken.store(true, Ordering::Relaxed);
         // An error means that nobody waits any more.
         let _ = self.reply.send(Err(error));
@@ -405,7 +407,7 @@ impl Task {
                     let error = leader
                         .cloned()
                         .map_or(BrokerError::NoLeader, BrokerError::NotLeader);
-                    waiting.caller.refuse(error);
+                    waiting.caller.fail(error);
                 }
             }
             Role::Leading(leadership) => {
@@ -506,11 +508,11 @@ fn merge(queue: &mut VecDeque<Waiting>, limits: &Limits, now: Instant) -> Merged
         }
         let waiting = queue.pop_front().expect("there is a front");
         if waiting.caller.order.is_broken() {
-            waiting.caller.refuse(BrokerError::NoLeader);
+            waiting.caller.fail(BrokerError::NoLeader);
             continue;
         }
         if waiting.deadline <= now {
-            waiting.caller.refuse(BrokerError::Overloaded);
+            waiting.caller.fail(BrokerError::Overloaded);
             continue;
         }
         bytes += waiting.bytes;
@@ -561,7 +563,7 @@ fn distribute(callers: Vec<(usize, Caller)>, at: Timestamp, result: Result<Propo
         Err(error) => {
             let error = BrokerError::from(error);
             for (_, caller) in callers {
-                caller.refuse(error.clone());
+                caller.fail(error.clone());
             }
         }
     }

@@ -148,7 +148,8 @@ impl RaftLogReader<TypeConfig> for LogStore {
 
     /// From `start`, or nothing. openraft purges what it believes nobody needs, when a call to a follower has
     /// failed and what asks for its entries here has not heard of that. To send others under the log id before
-    /// `start` would tear a hole into the follower's log; of no entries openraft makes a heartbeat.
+    /// `start` would tear a hole into the follower's log. Of no entries openraft makes a heartbeat; the sending
+    /// side (`Network::lacks`) knows it for what it is, and fails.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
         let mut entries = self.entries(start, end, APPEND_BYTES_MAX).await?;
         if entries.first().is_some_and(|first| first.log_id.index != start) {
