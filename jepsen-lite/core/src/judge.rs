@@ -14,10 +14,8 @@ use crate::history::{Act, History, Outcome, STALE_LEASE};
 use crate::resolve::resolve;
 use crate::run::Run;
 use crate::schedule::Fault;
-use crate::verdict::{Finding, Results, Verdict, Witness};
+use crate::verdict::{Finding, Results, Verdict, WITNESSES_MAX, Witness};
 
-/// Witnesses that are kept of each promise.
-const WITNESSES_MAX: usize = 10;
 /// Most operations of unknown outcome, in per cent, where the schedule does not say.
 const UNKNOWN_PERCENT_MAX: u64 = 30;
 

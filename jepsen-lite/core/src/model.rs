@@ -67,6 +67,14 @@ pub struct Step<'a> {
     pub is_double: bool,
 }
 
+impl Step<'_> {
+    /// Whether time alone brought it about, as far as the log tells.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.settlement.is_none() && !matches!(self.change.change.as_str(), "leased" | "published")
+    }
+}
+
 /// A message in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {

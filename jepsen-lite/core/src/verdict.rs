@@ -43,6 +43,9 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// Witnesses that are kept of each promise.
+pub const WITNESSES_MAX: usize = 10;
+
 /// One piece of evidence against an invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Witness {
@@ -67,7 +70,7 @@ pub struct Finding {
     pub checked: u64,
     /// How many were wrong.
     pub violations: u64,
-    /// The first of them, at most ten.
+    /// The first of them, at most [`WITNESSES_MAX`].
     pub witnesses: Vec<Witness>,
     /// Why unknown, or what else is worth knowing.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jepsen_lite_core::run as core;
-use jepsen_lite_core::verdict::{Finding, Witness};
+use jepsen_lite_core::verdict::{Finding, WITNESSES_MAX, Witness};
 use quorate_client::{Client, NodeStatus};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -137,7 +137,7 @@ impl Seen {
             at_ms: None,
         };
         let (forks, compared) = (self.forks.len() as u64, self.compared);
-        let witnesses = self.forks.iter().take(10).map(witness).collect();
+        let witnesses = self.forks.iter().take(WITNESSES_MAX).map(witness).collect();
         Finding::new("I10", "states that nodes tell", compared, forks, witnesses)
     }
 

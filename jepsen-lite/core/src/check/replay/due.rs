@@ -21,9 +21,7 @@ pub fn messages_have_their_time(replay: &Replay<'_>, _: &History) -> Looked {
                 looked.undecided += 1;
                 continue;
             }
-            due += usize::from(
-                step.settlement.is_none() && !matches!(step.change.change.as_str(), "leased" | "published"),
-            );
+            due += usize::from(step.is_due());
             if let Some(why) = wrong(step, &mut looked) {
                 let message = step.change.message;
                 looked.add(Some(message), || {

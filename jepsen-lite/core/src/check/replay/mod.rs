@@ -28,7 +28,7 @@ use crate::audit::Audit;
 use crate::history::History;
 use crate::ids::MessageId;
 use crate::model::Replay;
-use crate::verdict::{Finding, Verdict, Witness};
+use crate::verdict::{Finding, WITNESSES_MAX, Witness};
 
 pub use acked::acked_is_final;
 pub use attempts::attempts_are_counted;
@@ -44,8 +44,6 @@ pub use order::queues_are_in_order;
 pub use streams::streams_get_each_once;
 pub use time::leases_last;
 
-/// Witnesses that are kept of each promise.
-const WITNESSES_MAX: usize = 10;
 /// Of what falls due at one time an entry does at most this much; the next entries do the rest.
 const DUE_MAX: usize = 4_096;
 
@@ -112,18 +110,15 @@ impl Check {
     }
 
     fn finding(&self, looked: Looked, note: String) -> Finding {
+        let Looked {
+            checked,
+            violations,
+            witnesses,
+            ..
+        } = looked;
         Finding {
-            invariant: self.invariant.to_owned(),
-            name: self.name.to_owned(),
-            verdict: match (looked.violations, looked.checked) {
-                (0, 0) => Verdict::Unknown,
-                (0, _) => Verdict::Valid,
-                _ => Verdict::Violated,
-            },
-            checked: looked.checked,
-            violations: looked.violations,
-            witnesses: looked.witnesses,
             note,
+            ..Finding::new(self.invariant, self.name, checked, violations, witnesses)
         }
     }
 }
@@ -158,6 +153,7 @@ pub fn findings(audit: &Audit, history: &History) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verdict::Verdict;
 
     const SAMPLE: &str = include_str!("../../../samples/audit.jsonl");
 

@@ -38,9 +38,7 @@ pub fn leases_last(replay: &Replay<'_>, _: &History) -> Looked {
                 looked.undecided += 1;
                 continue;
             }
-            due += usize::from(
-                step.settlement.is_none() && !matches!(step.change.change.as_str(), "leased" | "published"),
-            );
+            due += usize::from(step.is_due());
             if let Some(why) = length(replay, step, &asked, &mut looked.checked) {
                 let message = step.change.message;
                 looked.add(Some(message), || {
