@@ -16,6 +16,8 @@ use quorate_proto::internal::forward_server::{Forward, ForwardServer};
 use quorate_proto::internal::{
     ForwardCommitted, ForwardRefused, ForwardRepeated, ForwardRequest, ForwardResponse, ForwardUnknown,
 };
+use quorate_raft::Leadership;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::{Code, Request as GrpcRequest, Response, Status};
 
@@ -158,7 +160,7 @@ impl Forward for Service {
 }
 
 /// A request that a node makes by itself: safe to repeat, so it is, until it is
-/// applied or `give_up` has passed.
+/// applied, `give_up` has passed or the node has stopped.
 pub(crate) async fn insist(broker: &Broker, request: Request, give_up: Duration) {
     let until = Instant::now() + give_up;
     let mut pause = Duration::from_millis(20);
@@ -177,14 +179,39 @@ pub(crate) async fn insist(broker: &Broker, request: Request, give_up: Duration)
                 return;
             }
             Err(_) => {
-                // A new leader is worth another try at once.
-                tokio::select! {
-                    biased;
-                    () = tokio::time::sleep(pause) => {}
-                    _ = leadership.changed() => {}
+                if !may_try_again(&mut leadership, pause).await {
+                    return;
                 }
                 pause = (pause * 2).min(Duration::from_secs(1));
             }
         }
+    }
+}
+
+/// Waits for a while; a new leader is worth another try at once. False: this node
+/// has stopped, and will know of none.
+async fn may_try_again(leadership: &mut watch::Receiver<Leadership>, pause: Duration) -> bool {
+    match tokio::time::timeout(pause, leadership.changed()).await {
+        Ok(changed) => changed.is_ok(),
+        Err(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_has_stopped_does_not_insist() {
+        let pause = Duration::from_secs(1);
+        let (leads, mut leadership) = watch::channel(Leadership::default());
+        let began = Instant::now();
+        assert!(may_try_again(&mut leadership, pause).await);
+        assert_eq!(began.elapsed(), pause, "nothing has changed");
+        leads.send_replace(Leadership::default());
+        assert!(may_try_again(&mut leadership, pause).await);
+        assert_eq!(began.elapsed(), pause, "somebody else leads");
+        drop(leads);
+        assert!(!may_try_again(&mut leadership, pause).await);
     }
 }
