@@ -6,16 +6,16 @@
 //! gather. So a single caller pays one round, and many callers share one.
 //!
 //! Consensus may refuse an entry and take the next, as when the leader's lease
-//! has run out for a moment. So an entry is handed over when the one before is in
-//! the log, or has failed; and whoever needs its requests in order has an [`Order`],
-//! of which nothing gets in after something has failed.
+//! has run out for a moment. So whoever needs its requests in order has an [`Order`],
+//! of which nothing is handed over before it is known that what came earlier is in
+//! the log, and nothing at all once something has failed.
 //!
 //! When full: callers wait for room ([`Limits::proposal_bytes`]) up to their
 //! deadline and are then refused as overloaded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -143,12 +143,32 @@ type Answer = Result<Committed, BrokerError>;
 #[derive(Clone, Debug, Default)]
 pub struct Order {
     // Set and looked at by the batcher's task alone.
-    broken: Arc<AtomicBool>,
+    state: Arc<OrderState>,
+}
+
+#[derive(Debug, Default)]
+struct OrderState {
+    /// Something of it was refused, or is of unknown outcome.
+    broken: AtomicBool,
+    /// Number of the last entry in which something of it was handed over.
+    last: AtomicU64,
 }
 
 impl Order {
     fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+        self.state.broken.load(Ordering::Relaxed)
+    }
+
+    fn fail(&self) {
+        self.state.broken.store(true, Ordering::Relaxed);
+    }
+
+    fn last(&self) -> u64 {
+        self.state.last.load(Ordering::Relaxed)
+    }
+
+    fn hand_over(&self, number: u64) {
+        self.state.last.store(number, Ordering::Relaxed);
     }
 }
 
@@ -163,7 +183,7 @@ struct Caller {
 impl Caller {
     /// Answers with an error, which says whether the request may have been applied.
     fn fail(self, error: BrokerError) {
-        self.order.broken.store(true, Ordering::Relaxed);
+        self.order.fail();
         // An error means that nobody waits any more.
         let _ = self.reply.send(Err(error));
     }
@@ -212,7 +232,7 @@ impl Batcher {
             waiting: VecDeque::new(),
             in_flight: FuturesUnordered::new(),
             entries: 0,
-            undecided: None,
+            undecided: Undecided::default(),
             appended,
         };
         tokio::spawn(task.run(waiting, leadership));
@@ -313,16 +333,55 @@ struct Task {
     in_flight: FuturesUnordered<BoxFuture<'static, u64>>,
     /// How many entries were ever handed over.
     entries: u64,
-    undecided: Option<Undecided>,
+    undecided: Undecided,
     appended: watch::Receiver<Appended>,
 }
 
-/// The entry that was handed over last, until it is in the log or refused.
+/// Entries that were handed over and are not known to be in the log or refused.
+#[derive(Debug, Default)]
 struct Undecided {
-    number: u64,
+    numbers: Vec<u64>,
+    /// The leadership of the newest.
     epoch: Epoch,
-    /// It is in the log when one after this is.
-    after: u64,
+    /// All of them are in the log when so many batches were appended. Fewer do not tell which.
+    all_at: u64,
+}
+
+impl Undecided {
+    /// An entry is handed over, when this is in the log.
+    fn hand_over(&mut self, number: u64, epoch: Epoch, appended: Appended) {
+        self.all_at = if self.numbers.is_empty() {
+            appended.batches + 1
+        } else if self.epoch == epoch {
+            self.all_at.saturating_add(1)
+        } else {
+            // Followers append too: what became of the earlier ones is known when they end.
+            u64::MAX
+        };
+        self.epoch = epoch;
+        self.numbers.push(number);
+    }
+
+    /// This is in the log.
+    fn look_at(&mut self, appended: Appended) {
+        if appended.epoch == self.epoch && appended.batches >= self.all_at {
+            self.numbers.clear();
+        }
+    }
+
+    /// An entry was applied, or has failed.
+    fn end(&mut self, number: u64) {
+        self.numbers.retain(|undecided| *undecided != number);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// Whether something of an order is in one of them.
+    fn holds(&self, order: &Order) -> bool {
+        self.numbers.contains(&order.last())
+    }
 }
 
 impl Task {
@@ -345,9 +404,9 @@ impl Task {
                     self.take_role(current);
                 }
                 Some(number) = self.in_flight.next(), if !self.in_flight.is_empty() => {
-                    self.undecided.take_if(|last| last.number == number);
+                    self.undecided.end(number);
                 }
-                Ok(()) = self.appended.changed(), if self.undecided.is_some() => {}
+                Ok(()) = self.appended.changed(), if !self.undecided.is_empty() => {}
                 sample = starting(&mut self.role) => self.start_clock(sample),
                 count = queue.recv_many(&mut arrived, 1024) => {
                     if count == 0 {
@@ -412,22 +471,15 @@ impl Task {
             }
             Role::Leading(leadership) => {
                 let leadership = leadership.clone();
-                while !self.waiting.is_empty()
-                    && self.in_flight.len() < self.limits.entries_in_flight
-                    && self.is_decided()
+                self.undecided.look_at(*self.appended.borrow_and_update());
+                while self.in_flight.len() < self.limits.entries_in_flight
+                    && let Some(waiting) = self.waiting.front()
+                    && !self.undecided.holds(&waiting.caller.order)
                 {
                     self.submit_entry(&leadership);
                 }
             }
         }
-    }
-
-    /// Whether it is known of every entry that was handed over if it stands in the log.
-    fn is_decided(&mut self) -> bool {
-        let appended = *self.appended.borrow_and_update();
-        self.undecided
-            .take_if(|last| appended.epoch == last.epoch && appended.index > last.after);
-        self.undecided.is_none()
     }
 
     fn submit_entry(&mut self, leadership: &Leadership) {
@@ -437,7 +489,7 @@ impl Task {
             requests,
             contents,
             mut callers,
-        } = merge(&mut self.waiting, &self.limits, now);
+        } = merge(&mut self.waiting, &self.undecided, &self.limits, now);
         if requests.is_empty() {
             return;
         }
@@ -459,19 +511,14 @@ impl Task {
         self.counters.entry(requests.len(), content_bytes);
         let entry = batch::encode(at, &requests, &contents);
         drop((requests, contents));
-        let appended = *self.appended.borrow();
-        let proposed = self.consensus.propose(entry, leadership.epoch);
         self.entries += 1;
         let number = self.entries;
-        self.undecided = Some(Undecided {
-            number,
-            epoch: leadership.epoch,
-            after: if appended.epoch == leadership.epoch {
-                appended.index
-            } else {
-                0
-            },
-        });
+        for (_, caller) in &callers {
+            caller.order.hand_over(number);
+        }
+        self.undecided
+            .hand_over(number, leadership.epoch, *self.appended.borrow());
+        let proposed = self.consensus.propose(entry, leadership.epoch);
         self.in_flight.push(Box::pin(async move {
             let mut proposed = proposed.await;
             if let (Ok(proposed), Some(requests)) = (&mut proposed, guessing) {
@@ -491,9 +538,10 @@ struct Merged {
     callers: Vec<(usize, Caller)>,
 }
 
-/// Takes from those that wait, in order, as many as one entry may hold. Refuses those that have waited for too
-/// long, and those before which something of their order was refused.
-fn merge(queue: &mut VecDeque<Waiting>, limits: &Limits, now: Instant) -> Merged {
+/// Takes from those that wait, in order, as many as one entry may hold, up to one that has to wait for what is
+/// undecided. Refuses those that have waited for too long, and those before which something of their order was
+/// refused.
+fn merge(queue: &mut VecDeque<Waiting>, undecided: &Undecided, limits: &Limits, now: Instant) -> Merged {
     let mut merged = Merged {
         requests: Vec::new(),
         contents: Vec::new(),
@@ -503,7 +551,7 @@ fn merge(queue: &mut VecDeque<Waiting>, limits: &Limits, now: Instant) -> Merged
     while let Some(waiting) = queue.front() {
         let fits = bytes + waiting.bytes <= limits.entry_bytes
             && merged.requests.len() + waiting.proposal.requests.len() <= limits.entry_requests;
-        if !fits && !merged.requests.is_empty() {
+        if !fits && !merged.requests.is_empty() || undecided.holds(&waiting.caller.order) {
             break;
         }
         let waiting = queue.pop_front().expect("there is a front");
@@ -582,6 +630,7 @@ impl From<ProposeError> for BrokerError {
 
 #[cfg(test)]
 mod tests {
+    use quorate_core::ids::NodeId;
     use quorate_core::outcome::Reply;
 
     use super::*;
@@ -617,7 +666,8 @@ mod tests {
                 deadline,
                 caller: caller(&room, order, reply),
             });
-            (merge(&mut queue, &Limits::default(), now), answer)
+            let undecided = Undecided::default();
+            (merge(&mut queue, &undecided, &Limits::default(), now), answer)
         };
         let later = now + Limits::default().request_timeout;
         let (taken, _answer) = hand_in(&one, later);
@@ -635,6 +685,50 @@ mod tests {
         );
         assert!(hand_in(&other, later).0.callers.is_empty());
         assert_eq!(hand_in(&Order::default(), later).0.callers.len(), 1);
+    }
+
+    #[test]
+    fn an_order_waits_for_its_own_entries_until_all_are_in_the_log() {
+        let first = Epoch::default();
+        let appended = |batches| Appended {
+            epoch: first,
+            batches,
+        };
+        let (one, other) = (Order::default(), Order::default());
+        let mut undecided = Undecided::default();
+        assert!(!undecided.holds(&one), "nothing was handed over");
+        one.hand_over(1);
+        undecided.hand_over(1, first, appended(7));
+        assert!(undecided.holds(&one) && !undecided.holds(&other));
+        other.hand_over(2);
+        undecided.hand_over(2, first, appended(7));
+        // One of the two was refused perhaps.
+        undecided.look_at(appended(8));
+        assert!(undecided.holds(&one) && undecided.holds(&other));
+        undecided.look_at(appended(9));
+        assert!(undecided.is_empty());
+
+        undecided.hand_over(3, first, appended(9));
+        one.hand_over(3);
+        undecided.end(3);
+        assert!(!undecided.holds(&one), "it has failed, or was applied");
+    }
+
+    #[test]
+    fn what_was_handed_over_under_an_earlier_leadership_is_undecided_until_it_ends() {
+        let order = Order::default();
+        let mut undecided = Undecided::default();
+        let (first, second) = (Epoch::of(1, NodeId(1)), Epoch::of(2, NodeId(1)));
+        order.hand_over(1);
+        undecided.hand_over(1, first, Appended::default());
+        undecided.hand_over(2, second, Appended::default());
+        undecided.look_at(Appended {
+            epoch: second,
+            batches: 1_000,
+        });
+        assert!(undecided.holds(&order));
+        undecided.end(1);
+        assert!(!undecided.holds(&order));
     }
 
     #[test]

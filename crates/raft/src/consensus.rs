@@ -258,7 +258,7 @@ impl Consensus {
         self.inner.leadership.clone()
     }
 
-    /// The last batch that was appended to the log here, now and at each change.
+    /// The batches that were appended to the log here, now and at each change.
     #[must_use]
     pub fn appended(&self) -> watch::Receiver<Appended> {
         self.inner.appended.clone()

@@ -41,6 +41,12 @@ pub struct Epoch {
 }
 
 impl Epoch {
+    /// The leadership of a node in a term.
+    #[must_use]
+    pub fn of(term: u64, node: NodeId) -> Self {
+        Self { term, node: node.0 }
+    }
+
     pub(crate) fn leader_id(self) -> LeaderId {
         LeaderId::new(self.term, self.node)
     }

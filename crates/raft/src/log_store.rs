@@ -43,13 +43,13 @@ pub struct LogStore {
     appended: watch::Sender<Appended>,
 }
 
-/// The last batch that was appended in this life of the node, durable or not, by whomever it was proposed.
+/// The batches that were appended in this life of the node, durable or not, by whomever they were proposed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
-    /// The leadership under which it was proposed.
+    /// The leadership under which the last of them was proposed.
     pub epoch: Epoch,
-    /// Where it stands in the log; 0 = there was none.
-    pub index: u64,
+    /// How many there were.
+    pub batches: u64,
 }
 
 impl LogStore {
@@ -62,7 +62,7 @@ impl LogStore {
         }
     }
 
-    /// The last batch that was appended, now and at each change.
+    /// The batches that were appended, now and at each change.
     #[must_use]
     pub fn appended(&self) -> watch::Receiver<Appended> {
         self.appended.subscribe()
@@ -242,12 +242,13 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let mut appended = None;
+        let (mut batches, mut last) = (0, None);
         let records = entries
             .into_iter()
             .map(|entry| {
                 if matches!(entry.payload, EntryPayload::Normal(_)) {
-                    appended = Some(entry.log_id);
+                    batches += 1;
+                    last = Some(entry.log_id);
                 }
                 Record {
                     index: entry.log_id.index,
@@ -259,10 +260,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             callback.io_completed(result.map_err(io::Error::other));
         };
         self.log.append(records, Box::new(done));
-        if let Some(id) = appended {
-            self.appended.send_replace(Appended {
-                epoch: id.leader_id.into(),
-                index: id.index,
+        if let Some(id) = last {
+            self.appended.send_modify(|appended| {
+                appended.epoch = id.leader_id.into();
+                appended.batches += batches;
             });
         }
         Ok(())
