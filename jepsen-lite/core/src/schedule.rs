@@ -68,6 +68,8 @@ pub enum Target {
     Leader,
     /// A node that follows, drawn by the seed.
     Follower,
+    /// All nodes that follow: whoever leads is left alone.
+    Followers,
     /// The follower whose log reaches furthest.
     Newest,
     /// Drawn by the seed: as many as may be missing.
@@ -149,7 +151,8 @@ pub enum Fault {
     /// While the node is down, its data is replaced by a copy that was made earlier in this run. Undo as with
     /// `BitFlip`.
     Rollback,
-    /// Killed and emptied. Undo: started again, it is a new node, which is added in place of the old one.
+    /// Killed and emptied. In the simulator it is there again at once, at its old address, where nobody may take it for
+    /// the node that it was. Undo: started again, it is a new node, which is added in place of the old one.
     Wipe,
     /// One node more is started and added for each target. Undo: removed.
     Grow,

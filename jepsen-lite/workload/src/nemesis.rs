@@ -6,7 +6,8 @@
 //! damaged), and *void* if there is nobody to do it to. Neither is done; both are written down, as is what was
 //! done and what it did. So the effects of a run say what it proved.
 //!
-//! What takes long, as to remove a node does, delays the steps after it. They last as long as they would have.
+//! A step begins when it is known whom it means, which may take until somebody leads. What takes long, as to remove a
+//! node does, delays the steps after it. All last as long as they would have.
 //!
 //! At the end everything is undone that is not, in the order in which that can work: what stands still goes
 //! on, then networks, clocks, disks, stopped nodes, members. Healing again does no harm.
@@ -26,7 +27,7 @@ use crate::crew::Crew;
 
 /// How long a step waits for a leader that it needs.
 const LEADER_LIMIT: Duration = Duration::from_secs(3);
-/// A step that begins later than this, because the one before took so long, ends as much later.
+/// A step that begins later than this, because the one before took so long or nobody led, ends as much later.
 const LATE_MS: u64 = 200;
 /// How often it looks.
 const LEADER_PAUSE: Duration = Duration::from_millis(50);
@@ -92,11 +93,11 @@ impl<'a, C: Cluster> Nemesis<'a, C> {
             sleep_until(self.start + Duration::from_millis(at_ms.min(schedule.load_ms))).await;
             match moment {
                 Moment::Begin(place) => {
-                    let late_ms = self.now_ms().saturating_sub(at_ms);
+                    let from_ms = self.begin(place, &schedule.steps[place]).await?;
+                    let late_ms = from_ms.saturating_sub(at_ms);
                     if late_ms > LATE_MS {
                         put_off(&mut moments, place, late_ms);
                     }
-                    self.begin(place, &schedule.steps[place]).await?;
                 }
                 // So late that all is healed first.
                 Moment::Undo(_) if at_ms >= schedule.load_ms => {}
@@ -135,51 +136,44 @@ impl<'a, C: Cluster> Nemesis<'a, C> {
         &self.effects
     }
 
-    async fn begin(&mut self, place: usize, step: &Step) -> Result<()> {
-        let from_ms = self.now_ms();
-        let (done, nodes, counters) = self.inflict(step).await?;
-        if done != Done::Yes {
-            self.note(step, from_ms, nodes, done, counters);
-            return Ok(());
-        }
-        let lasts = step.fault.lasts();
-        let effect = self.note(step, from_ms, nodes, done, counters);
-        if lasts {
-            self.open.push(Open { effect, step: place });
+    /// Begins a step; says when.
+    async fn begin(&mut self, place: usize, step: &Step) -> Result<u64> {
+        let target = if is_of_workers(&step.fault) {
+            Ok(Vec::new())
         } else {
-            self.effects[effect].until_ms = Some(self.now_ms());
-        }
-        Ok(())
-    }
-
-    fn note(
-        &mut self,
-        step: &Step,
-        from_ms: u64,
-        nodes: Vec<usize>,
-        state: Done,
-        counters: BTreeMap<String, u64>,
-    ) -> usize {
+            self.resolve(&step.target).await
+        };
+        let from_ms = self.now_ms();
+        let (done, nodes, counters) = match target {
+            Ok(nodes) => self.inflict(step, nodes).await?,
+            Err(why) => (Done::Skipped(why), Vec::new(), BTreeMap::new()),
+        };
+        let lasts = done == Done::Yes && step.fault.lasts();
+        let is_over = done == Done::Yes && !lasts;
         self.effects.push(Effect {
             from_ms,
-            until_ms: None,
+            until_ms: is_over.then(|| self.now_ms()),
             fault: step.fault.clone(),
             nodes,
-            state,
+            state: done,
             counters,
         });
-        self.effects.len() - 1
+        if lasts {
+            let effect = self.effects.len() - 1;
+            self.open.push(Open { effect, step: place });
+        }
+        Ok(from_ms)
     }
 
-    async fn inflict(&mut self, step: &Step) -> Result<(Done, Vec<usize>, BTreeMap<String, u64>)> {
+    async fn inflict(
+        &mut self,
+        step: &Step,
+        nodes: Vec<usize>,
+    ) -> Result<(Done, Vec<usize>, BTreeMap<String, u64>)> {
         if let Some(counters) = self.inflict_on_workers(&step.fault).await {
             return Ok((Done::Yes, Vec::new(), counters));
         }
         let skipped = |why: String, nodes| Ok((Done::Skipped(why), nodes, BTreeMap::new()));
-        let nodes = match self.resolve(&step.target).await {
-            Ok(nodes) => nodes,
-            Err(why) => return skipped(why, Vec::new()),
-        };
         self.last.clone_from(&nodes);
         let nodes = self.those_concerned(&step.fault, nodes);
         if nodes.is_empty() {
@@ -262,6 +256,10 @@ impl<'a, C: Cluster> Nemesis<'a, C> {
                 let followers = self.followers().await;
                 self.draw(followers, 1)
             }
+            Target::Followers => {
+                self.leader().await.ok_or("nobody leads")?;
+                self.followers().await
+            }
             Target::Newest => {
                 let followers = self.followers().await;
                 self.cluster.newest(&followers).await.into_iter().collect()
@@ -314,12 +312,12 @@ impl<'a, C: Cluster> Nemesis<'a, C> {
         }
     }
 
-    /// Members that run and do not lead.
+    /// Members that run and do not lead. One that was emptied may run, and is none until that is undone.
     async fn followers(&mut self) -> Vec<usize> {
         let (leader, running) = (self.cluster.leader().await, self.cluster.running());
         let members = self.members().into_iter();
         members
-            .filter(|node| running.contains(node) && Some(*node) != leader)
+            .filter(|node| running.contains(node) && Some(*node) != leader && !self.is_held_down(*node))
             .collect()
     }
 
@@ -408,6 +406,11 @@ fn put_off(moments: &mut VecDeque<(u64, Moment)>, place: usize, late_ms: u64) {
 fn after(members: &[usize], node: usize) -> usize {
     let next = members.iter().copied().find(|&member| member > node);
     next.or_else(|| members.first().copied()).unwrap_or(node)
+}
+
+/// Faults of workers are done to nobody else, whatever the target.
+fn is_of_workers(fault: &Fault) -> bool {
+    matches!(fault, Fault::KillWorkers | Fault::PauseWorkers | Fault::NackStorm)
 }
 
 /// Faults of a process cannot be done to a node that does not run; networks, clocks and files are there

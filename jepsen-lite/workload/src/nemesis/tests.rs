@@ -4,10 +4,11 @@ use jepsen_lite_core::schedule::{Evidence, Workload};
 
 use super::*;
 
-/// Five nodes; node 0 leads while it runs, then the next.
+/// Five nodes; node 0 leads while it runs, then the next; none of them does before there is a leader.
 #[derive(Debug)]
 struct Notes {
     running: Vec<bool>,
+    leaderless: Duration,
     lines: Vec<String>,
     started: Instant,
 }
@@ -16,6 +17,7 @@ impl Notes {
     fn of(nodes: usize) -> Self {
         Self {
             running: vec![true; nodes],
+            leaderless: Duration::ZERO,
             lines: Vec::new(),
             started: Instant::now(),
         }
@@ -39,7 +41,8 @@ impl Cluster for Notes {
     }
 
     async fn leader(&mut self) -> Option<usize> {
-        self.running().first().copied()
+        let leads = self.started.elapsed() >= self.leaderless;
+        self.running().first().copied().filter(|_| leads)
     }
 
     async fn newest(&mut self, of: &[usize]) -> Option<usize> {
@@ -114,7 +117,10 @@ fn step(at_ms: u64, fault: Fault, target: Target, undo_at_ms: Option<u64>) -> St
 
 /// Carries it out and heals; says what the cluster noted and what the effects were.
 async fn run(nodes: usize, steps: Vec<Step>) -> (Vec<String>, Vec<Effect>) {
-    let mut notes = Notes::of(nodes);
+    run_on(Notes::of(nodes), steps).await
+}
+
+async fn run_on(mut notes: Notes, steps: Vec<Step>) -> (Vec<String>, Vec<Effect>) {
     let start = Instant::now();
     let mut nemesis = Nemesis::new(&mut notes, Crew::nobody(), 7, start);
     nemesis
@@ -181,6 +187,7 @@ async fn targets_are_as_many_as_they_say() {
         (Target::Majority, 3),
         (Target::All, 5),
         (Target::Follower, 1),
+        (Target::Followers, 4),
         (Target::Newest, 1),
     ] {
         let (_, effects) = run(5, vec![step(0, Fault::Isolate, target.clone(), None)]).await;
@@ -188,7 +195,9 @@ async fn targets_are_as_many_as_they_say() {
         assert_eq!(nodes.len(), count, "{target:?}: {nodes:?}");
         match target {
             Target::MinorityWithLeader => assert!(nodes.contains(&0), "{nodes:?}"),
-            Target::Follower | Target::Newest => assert!(!nodes.contains(&0), "{nodes:?}"),
+            Target::Follower | Target::Followers | Target::Newest => {
+                assert!(!nodes.contains(&0), "{nodes:?}")
+            }
             _ => {}
         }
     }
@@ -292,6 +301,19 @@ async fn what_begins_late_lasts_as_long_as_it_would_have() {
         "heal",
     ];
     assert_eq!(lines, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_begins_when_it_is_known_whom_it_means() {
+    let leaderless = Duration::from_millis(600);
+    let notes = Notes {
+        leaderless,
+        ..Notes::of(3)
+    };
+    let steps = vec![step(100, Fault::Isolate, Target::Leader, Some(300))];
+    let (lines, effects) = run_on(notes, steps).await;
+    assert_eq!(lines, ["600 do isolate [0]", "800 undo isolate [0]", "heal"]);
+    assert_eq!((effects[0].from_ms, effects[0].until_ms), (600, Some(800)));
 }
 
 #[tokio::test(start_paused = true)]
