@@ -45,7 +45,7 @@ const LOG: &[&str] = &[
 ];
 
 /// All of them.
-pub const ANOMALIES: [Anomaly; 36] = [
+pub const ANOMALIES: [Anomaly; 37] = [
     violated("lost-publish", inject::lost_publish, &["I1"], &["I13"]),
     violated("phantom", inject::phantom, &["I2"], &[]),
     violated("corrupted-body", inject::corrupted_body, &["I2"], &[]),
@@ -135,6 +135,12 @@ pub const ANOMALIES: [Anomaly; 36] = [
     ),
     violated("leased-after-ack", inject::leased_after_ack, &["I4", "I5"], LOG),
     violated("stuck-after-heal", inject::stuck_after_heal, &["I24"], &[]),
+    violated(
+        "given-to-the-dead",
+        inject::given_to_the_dead,
+        &["I24"],
+        &["I11", "I12"],
+    ),
     violated("crash", inject::crash, &["I25"], &[]),
     not("idle-fault", inject::idle_fault, Verdict::Unknown),
     not("thin-evidence", inject::thin_evidence, Verdict::Unknown),

@@ -134,6 +134,16 @@ fn of_the_log(run: &Run) -> Vec<Finding> {
         // That nothing came after the barrier was looked at too.
         findings.push(finding("I18", "late effects", later.max(1), late));
     }
+    let bereft = check::sessions_of_the_dead(history, audit, &run.effects);
+    if !bereft.is_empty() {
+        let given = check::nothing_goes_to_the_dead(audit, &bereft);
+        findings.push(finding(
+            "I24",
+            "nothing goes to the dead",
+            bereft.len() as u64,
+            given,
+        ));
+    }
     findings.extend(check::replay::findings(audit, history));
     if audit.is_whole() {
         findings.push(finding(

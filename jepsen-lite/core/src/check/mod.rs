@@ -19,6 +19,7 @@ use anyhow::{Result, ensure};
 use crate::history::{Delivery, History, MessageId, NEVER, Outcome, Publish, Settle, Wish};
 use crate::view::Counts;
 
+mod bereft;
 mod due;
 mod exclusive;
 mod held;
@@ -33,6 +34,7 @@ mod served;
 mod told;
 mod wgl;
 
+pub use bereft::{Bereft, nothing_goes_to_the_dead, sessions_of_the_dead};
 pub use due::messages_come_in_their_time;
 pub use exclusive::{a_group_has_one_lease, activity_passes_on, groups_are_in_order, one_consumer_is_active};
 pub use held::nothing_is_forgotten;

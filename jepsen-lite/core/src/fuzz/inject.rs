@@ -10,10 +10,12 @@ use super::Dice;
 use crate::audit::{Change, Entry};
 use crate::cluster::{Done, Effect};
 use crate::history::{
-    Delivery, History, Mark, MessageId, Outcome, Publish, RequestId, STALE_LEASE, Settle, Wish,
+    Act, Delivery, History, Kill, Mark, MessageId, Operation, Outcome, Place, Publish, RequestId,
+    STALE_LEASE, Settle, Wish,
 };
 use crate::run::Run;
 use crate::schedule::Fault;
+use crate::view::Settings;
 
 /// After everything.
 const LATER: Duration = Duration::from_secs(1_000_000);
@@ -466,6 +468,34 @@ pub(super) fn stuck_after_heal(run: &mut Run, _: &mut Dice) -> Option<()> {
     run.facts
         .overdue
         .push("not whole after 30s: nobody leads".to_owned());
+    Some(())
+}
+
+/// A worker is killed, and long after that its consumer gets a message: at the place in the log of something that was asked
+/// for later still, which therefore contradicts the order of the answers too.
+pub(super) fn given_to_the_dead(run: &mut Run, dice: &mut Dice) -> Option<()> {
+    let of_consumers: BTreeMap<u64, u64> = run
+        .audit
+        .entries()
+        .flat_map(|entry| entry.events.iter().map(|event| (entry.index, event)))
+        .filter(|(_, event)| event.change == "leased" && event.session.is_some())
+        .filter_map(|(index, event)| Some((event.fence?, index)))
+        .collect();
+    let deliveries = run.history.deliveries.iter();
+    let leases = deliveries.filter_map(|one| Some((one.process, *of_consumers.get(&one.fence)?)));
+    let (process, index) = dice.pick(leases)?;
+    run.history.kills.push(Kill { process, at: LATER });
+    run.history.operations.push(Operation {
+        invoked: 2 * LATER,
+        answered: 2 * LATER,
+        place: Some(Place {
+            index,
+            ..Place::default()
+        }),
+        act: Act::Declare(Settings::default()),
+        outcome: Outcome::Done(0),
+        ..Operation::default()
+    });
     Some(())
 }
 
