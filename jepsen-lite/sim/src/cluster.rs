@@ -282,7 +282,7 @@ impl SimCluster {
         }
     }
 
-    /// Has a node join as a new one, in place of all that were at its address before.
+    /// Has a node join as a new one, in place of all that were at its address before: it is emptied.
     async fn join(&self, node: usize, limit: Duration) -> Result<()> {
         self.orders
             .order(move |world| {
@@ -295,6 +295,12 @@ impl SimCluster {
                 world.start(node);
             })
             .await;
+        self.take_in(node, limit).await
+    }
+
+    /// Has a node added that is empty, in place of all that were at its address before.
+    async fn take_in(&self, node: usize, limit: Duration) -> Result<()> {
+        self.start(&[node]).await;
         self.remove(node, limit).await?;
         let address = self.hosts().await[node].address(Plane::Peers).to_string();
         self.insist("add a node", limit, |cluster| {
@@ -305,14 +311,24 @@ impl SimCluster {
         self.ready(&[node]).await
     }
 
-    /// The same, but if that cannot be done now it is put off until all is healed.
+    /// Has a node join, or, if that cannot be done now, puts it off until all is healed.
     async fn join_or_put_off(&mut self, node: usize, counted: &mut Counted) {
-        match timeout(2 * MEMBERS_PATIENCE, self.join(node, MEMBERS_PATIENCE)).await {
-            Ok(Ok(())) => count(counted, "joined", 1),
-            _ => {
-                self.put_off.insert(node);
-                count(counted, "put_off", 1);
-            }
+        let joined = timeout(2 * MEMBERS_PATIENCE, self.join(node, MEMBERS_PATIENCE)).await;
+        self.joined_or_put_off(node, matches!(joined, Ok(Ok(()))), counted);
+    }
+
+    /// The same, of a node that was emptied before and is there.
+    async fn take_in_or_put_off(&mut self, node: usize, counted: &mut Counted) {
+        let joined = timeout(2 * MEMBERS_PATIENCE, self.take_in(node, MEMBERS_PATIENCE)).await;
+        self.joined_or_put_off(node, matches!(joined, Ok(Ok(()))), counted);
+    }
+
+    fn joined_or_put_off(&mut self, node: usize, joined: bool, counted: &mut Counted) {
+        if joined {
+            count(counted, "joined", 1);
+        } else {
+            self.put_off.insert(node);
+            count(counted, "put_off", 1);
         }
     }
 
@@ -443,7 +459,7 @@ impl SimCluster {
             }
             Fault::Wipe => {
                 for &node in &nodes {
-                    self.join_or_put_off(node, &mut counted).await;
+                    self.take_in_or_put_off(node, &mut counted).await;
                 }
             }
             Fault::Grow => {
@@ -660,11 +676,7 @@ impl Cluster for SimCluster {
             }
             Fault::Wipe => {
                 self.crash(nodes, false, seed).await;
-                self.each(nodes, |world, node| {
-                    world.place(node).disk.wipe();
-                    world.place(node).damaged = true;
-                })
-                .await;
+                self.each(nodes, World::wipe).await;
                 count(&mut counted, "wiped", nodes.len() as u64);
             }
             Fault::Grow => {

@@ -180,7 +180,7 @@ fn complete(run: &mut Run, world: &mut World, order: &Order) -> Result<()> {
         ("I10", "convergence, as it ran", entries),
         ("I14", "cluster time, as it ran", entries),
         ("I19", "raft", disks),
-        ("I20", "removed nodes end", removals),
+        ("I20", "removed and emptied nodes are gone", removals),
     ] {
         let found = violations.iter().find(|(id, ..)| *id == invariant);
         let (violated, witnesses) =

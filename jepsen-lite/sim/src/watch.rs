@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | I10 convergence | whatever a node applies at an index is what every other node applied there: one term, one state hash; a snapshot holds the state of its index |
 //! | I14 cluster time | the time of an entry is not before that of the entry before it |
-//! | I20 membership | a node that was removed ends by itself when nothing keeps it from learning that |
+//! | I20 membership | a node that was removed ends by itself when nothing keeps it from learning that; of a node whose disk was emptied no leader knows more to be stored than it had |
 //! | I19 raft | a node's term, commit and applied index never go back within a life; a term and a node make one leadership; what is committed is, byte for byte, on the disks of a majority |
 //!
 //! A violation is written down with its time; the first ones are kept. The clients' side of the story is told by
@@ -33,6 +33,8 @@ pub struct Watch {
     shared: Arc<Mutex<Shared>>,
     /// What each place said last, and in which life.
     said: BTreeMap<usize, (u64, Status)>,
+    /// Nodes whose disks were emptied, by id.
+    emptied: BTreeMap<u64, Emptied>,
     /// Which node led in which term.
     leaders: BTreeMap<(u64, u64), u64>,
     /// Programs that ended by themselves, in words, and those of them that nothing explains.
@@ -54,6 +56,18 @@ struct Shared {
     disks_checked: u64,
     removals: u64,
     violations: BTreeMap<&'static str, (u64, Vec<Witness>)>,
+}
+
+/// A node that is no more, since a node is its data.
+struct Emptied {
+    place: usize,
+    tick: u64,
+    /// How far its log reached.
+    had: u64,
+    /// A leader that counts it among the members was looked at.
+    seen: bool,
+    /// It has answered, which was told.
+    told: bool,
 }
 
 /// Takes the audit records of one place.
@@ -80,6 +94,7 @@ impl Watch {
                 violations: BTreeMap::new(),
             })),
             said: BTreeMap::new(),
+            emptied: BTreeMap::new(),
             leaders: BTreeMap::new(),
             ends: Vec::new(),
             crashes: Vec::new(),
@@ -116,7 +131,8 @@ impl Watch {
         &self.crashes
     }
 
-    /// Entries applied, snapshots installed, changes of the leader, disks compared, removals looked at.
+    /// Entries applied, snapshots installed, changes of the leader, disks compared, nodes that were removed or emptied
+    /// looked at.
     #[must_use]
     pub fn seen(&self) -> [u64; 5] {
         let shared = self.shared.lock();
@@ -125,7 +141,7 @@ impl Watch {
             shared.installs,
             self.leader_changes,
             shared.disks_checked,
-            shared.removals,
+            shared.removals + self.emptied.values().filter(|one| one.seen).count() as u64,
         ]
     }
 
@@ -147,6 +163,19 @@ impl Watch {
             let evidence = format!("n{} goes on though the cluster has removed it", place + 1);
             shared.violated("I20", evidence);
         }
+    }
+
+    /// The disk of this node is empty now. Its log reached up to there.
+    pub(crate) fn emptied(&mut self, place: usize, id: u64, had: u64) {
+        let tick = self.shared.lock().tick;
+        let emptied = Emptied {
+            place,
+            tick,
+            had,
+            seen: false,
+            told: false,
+        };
+        self.emptied.insert(id, emptied);
     }
 
     pub(crate) fn ended(&mut self, place: usize, tick: u64, why: &str, explained: bool) {
@@ -196,6 +225,24 @@ impl Watch {
             }
         }
         if now.role == Role::Leader {
+            for member in &now.members {
+                let Some(emptied) = self.emptied.get_mut(&member.node_id.0) else {
+                    continue;
+                };
+                emptied.seen = true;
+                let stored = member.matched_index.unwrap_or(0);
+                if stored > emptied.had && !emptied.told {
+                    emptied.told = true;
+                    let Emptied { place, tick, had, .. } = *emptied;
+                    let evidence = format!(
+                        "the disk of n{} was emptied at {tick} ms, when its log reached {had}; yet in the name of that node, {},                          n{} was told that entry {stored} is stored",
+                        place + 1,
+                        member.node_id.0,
+                        number + 1
+                    );
+                    shared.violated("I20", evidence);
+                }
+            }
             let leader = (now.term, now.node_id.0);
             if self
                 .leaders

@@ -279,6 +279,19 @@ impl World {
         true
     }
 
+    /// Empties the disk of a place whose program does not run, and starts it again, as somebody does who does not know that
+    /// its data is gone. From then on nobody may answer for the node that it was.
+    pub fn wipe(&mut self, number: usize) {
+        let place = &mut self.places[number];
+        if let Some(id) = place.disk.node_id() {
+            self.watch.emptied(number, id, reach(&place.disk));
+        }
+        place.disk.wipe();
+        // What it is now has lost nothing.
+        place.damaged = false;
+        self.start(number);
+    }
+
     /// The broker of a place, if it runs.
     #[must_use]
     pub fn broker(&self, number: usize) -> Option<Broker> {
@@ -405,6 +418,15 @@ impl Place {
             machine.run(self.clock);
         }
     }
+}
+
+/// How far the log on a disk reaches; a disk that cannot be read reaches anywhere.
+fn reach(disk: &Disk) -> u64 {
+    disk.durable_log().map_or(u64::MAX, |log| {
+        let last = log.entries.last().map(|record| record.index);
+        let purged = log.purged.map(|(index, _)| index);
+        last.max(purged).unwrap_or(0)
+    })
 }
 
 /// How long a flush takes: a millisecond or two, now and then much longer.
