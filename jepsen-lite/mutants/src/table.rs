@@ -200,7 +200,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "time-out-is-refused",
         does: "says that a request whose deadline passed was not done",
         breaks: &["I18", "I1", "I2"],
-        hunts: &[simulation("leader-in-minority-peer-only", 100, 120)],
+        hunts: &[simulation("cut-off-leader-answers-late", 30, 120)],
     },
     Mutant {
         name: "transact-in-two-commands",

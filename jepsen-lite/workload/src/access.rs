@@ -34,6 +34,8 @@ pub struct Access {
     dial: Dial,
     /// Where the random numbers of clients begin; `None` = with the operating system.
     seed: Option<u64>,
+    /// How long clients wait for an answer before they ask again; `None` = as long as they do by themselves.
+    attempt: Option<Duration>,
     /// Clients that were made so far, since no two may have one seed.
     clients: Arc<AtomicU64>,
     lifeline: Arc<Switch>,
@@ -81,6 +83,7 @@ impl Access {
                 Box::pin(async move { Ok(Box::new(connecting.await?) as Connection) })
             }),
             seed: None,
+            attempt: None,
             clients: Arc::default(),
             lifeline: Arc::default(),
         }
@@ -92,6 +95,12 @@ impl Access {
     #[must_use]
     pub fn seeded(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
+        self
+    }
+
+    /// Whose clients wait so long for an answer before they ask again.
+    pub(crate) fn with_attempts_of(mut self, attempt: Option<Duration>) -> Self {
+        self.attempt = attempt;
         self
     }
 
@@ -116,6 +125,10 @@ impl Access {
             .endpoints(self.endpoints.clone())
             .timeout(timeout)
             .connector(move |node| hang(dial(node), Arc::clone(&lifeline)));
+        let builder = match self.attempt {
+            Some(attempt) => builder.attempt_timeout(attempt),
+            None => builder,
+        };
         let number = self.clients.fetch_add(1, Ordering::Relaxed);
         match self.seed {
             // Far from the seeds of other clients and of other runs.

@@ -43,6 +43,8 @@ pub struct Post {
     pub part: usize,
     /// Its calls may take this long before their outcome is unknown.
     pub timeout: Duration,
+    /// It waits so long for an answer before it asks again; `None` = as long as the client library does.
+    pub attempt: Option<Duration>,
 }
 
 /// A crew at work; clones are the same one.

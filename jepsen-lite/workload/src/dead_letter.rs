@@ -84,6 +84,7 @@ impl Workload for DeadLetter {
             place: 0,
             part: 0,
             timeout: self.timeout,
+            attempt: None,
         };
         let parts = self.parts.iter().enumerate();
         let posts = parts.flat_map(|(part, queue)| {

@@ -45,6 +45,8 @@ pub struct Mix {
     /// And this long with the last participant of each kind, who gives up while
     /// the others still wait for a new leader.
     pub timeout_impatient: Duration,
+    /// An attempt may take this long before the request is sent again; 0 = as long as the client library waits.
+    pub attempt: Duration,
     /// What workers do with what they get. No parameters of a schedule.
     pub habits: Habits,
 }
@@ -98,6 +100,7 @@ impl Default for Mix {
             backlog_max: 400,
             timeout: Duration::from_secs(20),
             timeout_impatient: Duration::from_millis(500),
+            attempt: Duration::ZERO,
             habits: Habits::default(),
         }
     }
@@ -150,6 +153,7 @@ impl Mix {
             backlog_max: parameters.number("backlog_max", self.backlog_max).max(1),
             timeout: parameters.time("timeout_ms", self.timeout),
             timeout_impatient: parameters.time("timeout_impatient_ms", self.timeout_impatient),
+            attempt: parameters.time("attempt_ms", self.attempt),
             habits: self.habits,
         }
     }
@@ -176,6 +180,7 @@ impl Mix {
                 } else {
                     self.timeout
                 },
+                attempt: (!self.attempt.is_zero()).then_some(self.attempt),
             })
             .collect()
     }

@@ -62,6 +62,7 @@ impl Participant {
             place: 0,
             part: 0,
             timeout: ALONE_LIMIT,
+            attempt: None,
         };
         Self::new(
             process,
@@ -84,7 +85,7 @@ impl Participant {
         Self {
             process,
             post,
-            access,
+            access: access.with_attempts_of(post.attempt),
             seed,
             recorder,
             signals,

@@ -25,6 +25,7 @@ scenarios! {
     "restart-inside-election-timeout",
     "power-loss-while-voting",
     "leader-in-minority-peer-only",
+    "cut-off-leader-answers-late",
     "one-way-leader-deaf",
     "one-way-leader-mute",
     "one-way-follower-mute",
