@@ -235,7 +235,8 @@ impl Watch {
                     emptied.told = true;
                     let Emptied { place, tick, had, .. } = *emptied;
                     let evidence = format!(
-                        "the disk of n{} was emptied at {tick} ms, when its log reached {had}; yet in the name of that node, {},                          n{} was told that entry {stored} is stored",
+                        "the disk of n{} was emptied at {tick} ms, when its log reached {had}; yet in the name of that node, {}, \
+                         n{} was told that entry {stored} is stored",
                         place + 1,
                         member.node_id.0,
                         number + 1
