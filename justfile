@@ -43,6 +43,22 @@ soak TIME="20m":
 bench *ARGS:
     cargo run --release -- bench {{ARGS}}
 
+# Times of what the core does most, per message; `--save-baseline NAME`, then `--baseline NAME`
+bench-core *ARGS:
+    cargo bench -p quorate-core --bench hot_paths -- {{ARGS}}
+
+# Times of group commits of the log, on this disk
+bench-storage *ARGS:
+    cargo bench -p quorate-storage --bench append -- {{ARGS}}
+
+# Instructions of the core's paths against what was written down (needs valgrind)
+instructions *ARGS:
+    .ci/instructions {{ARGS}}
+
+# Writes down what is counted now; WHY becomes the note of what has grown by more than 10 %
+accept-instructions WHY:
+    .ci/instructions --accept {{quote(WHY)}}
+
 # What survives when everything not fsynced is forgotten, in release
 power-loss *ARGS:
     cargo test --release -p quorate-storage --test power_loss {{ARGS}}
