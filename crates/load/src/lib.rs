@@ -13,6 +13,8 @@
 //! | `procstat` | CPU, memory and written bytes of the nodes |
 //! | [`mod@bench`] | the command: phases and options |
 //! | `report` | its table and its JSON |
+//! | `series` | what each second was like |
+//! | `plot` | that as a picture |
 //! | [`progress`] | one live line on a terminal, plain lines elsewhere |
 //! | [`size`] | sizes as people write them |
 //!
@@ -23,9 +25,11 @@
 
 pub mod bench;
 pub mod ledger;
+mod plot;
 mod procstat;
 pub mod progress;
 mod report;
+mod series;
 pub mod size;
 mod stamp;
 pub mod workload;

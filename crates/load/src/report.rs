@@ -7,8 +7,10 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::ledger::Verdict;
+use crate::plot::{self, Part};
 use crate::procstat::Usage;
 use crate::progress::{grouped, short};
+use crate::series::Second;
 use crate::workload::{Counts, Shape};
 
 #[derive(Debug, Serialize)]
@@ -34,6 +36,7 @@ pub(crate) struct Phase {
     pub(crate) acked: u64,
     pub(crate) longest_confirm_gap_ms: f64,
     pub(crate) usage: Option<Cost>,
+    pub(crate) per_second: Vec<Second>,
 }
 
 /// What the nodes spent on it.
@@ -58,7 +61,38 @@ pub(crate) struct Latency {
     max_ms: f64,
 }
 
+impl Report {
+    /// The phases, second by second, as a picture.
+    pub(crate) fn plot(&self) -> String {
+        let told = self.phases.iter().map(|phase| {
+            let per_second = |count: u64| grouped((count as f64 / phase.seconds) as u64);
+            format!(
+                "{}, {:.1} s: confirmed {}/s, acked {}/s",
+                phase.name,
+                phase.seconds,
+                per_second(phase.confirmed),
+                per_second(phase.acked),
+            )
+        });
+        let parts: Vec<_> = self
+            .phases
+            .iter()
+            .map(|phase| Part {
+                name: phase.name,
+                seconds: &phase.per_second,
+            })
+            .collect();
+        let told: Vec<_> = told.collect();
+        plot::svg(
+            &format!("quorate bench: {}", self.shape),
+            &told.join("; "),
+            &parts,
+        )
+    }
+}
+
 impl Phase {
+    #[allow(clippy::too_many_arguments, reason = "each is a field, or makes one")]
     pub(crate) fn new(
         name: &'static str,
         seconds: f64,
@@ -67,6 +101,7 @@ impl Phase {
         longest_gap: Duration,
         usage: Option<Usage>,
         body_bytes: usize,
+        per_second: Vec<Second>,
     ) -> Self {
         let confirmed = after.confirmed - before.confirmed;
         let acked = after.acked - before.acked;
@@ -91,6 +126,7 @@ impl Phase {
             acked,
             longest_confirm_gap_ms,
             usage: usage.map(cost),
+            per_second,
         }
     }
 }
@@ -109,7 +145,7 @@ impl Latency {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shape {
             publishers,
@@ -119,13 +155,19 @@ impl fmt::Display for Report {
             body_bytes,
             rate,
             ..
-        } = &self.shape;
+        } = self;
         let rate = rate.map_or_else(String::new, |rate| format!(", {rate} messages/s offered"));
-        writeln!(
+        write!(
             f,
             "{publishers} publishers × {consumers} consumers, window {window}, prefetch {prefetch}, \
-             bodies of {body_bytes} bytes{rate}\n"
-        )?;
+             bodies of {body_bytes} bytes{rate}"
+        )
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.shape)?;
         for phase in &self.phases {
             phase.fmt(f)?;
         }
@@ -245,6 +287,7 @@ mod tests {
             Duration::ZERO,
             Some(usage),
             100,
+            Vec::new(),
         );
         let cost = phase.usage.expect("it was measured");
         assert!((cost.cpu_seconds_per_million - 250.0).abs() < 1e-9);

@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::ledger::{AckOutcome, Ledger, Verdict};
+use crate::series::{Second, Series};
 use crate::stamp::{Stamp, filler};
 
 /// Longest latency that is told apart from longer ones.
@@ -116,6 +117,7 @@ struct Shared {
     terms: Terms,
     confirm_latency: Mutex<Histogram<u64>>,
     end_to_end: Mutex<Histogram<u64>>,
+    series: Series,
     /// The first thing that went wrong.
     problem: Mutex<Option<String>>,
 }
@@ -143,6 +145,7 @@ impl Workload {
             terms: Terms::default(),
             confirm_latency: Mutex::new(latencies()),
             end_to_end: Mutex::new(latencies()),
+            series: Series::default(),
             problem: Mutex::default(),
         };
         Self {
@@ -169,12 +172,18 @@ impl Workload {
         }
     }
 
-    /// Records latencies and gaps from now on, or no longer.
-    pub fn measure(&self, on: bool) {
-        if on {
-            self.shared.gaps.restart(self.shared.now_ns());
-        }
-        self.shared.measuring.store(on, Relaxed);
+    /// Records latencies, gaps and what each second was like from now on.
+    pub fn begin_measuring(&self) {
+        let now_ns = self.shared.now_ns();
+        self.shared.gaps.restart(now_ns);
+        self.shared.series.begin(now_ns);
+        self.shared.measuring.store(true, Relaxed);
+    }
+
+    /// Does so no longer; says what the seconds were like.
+    pub(crate) fn end_measuring(&self) -> Vec<Second> {
+        self.shared.measuring.store(false, Relaxed);
+        self.shared.series.end(self.shared.now_ns())
     }
 
     /// How it stands.
@@ -384,9 +393,11 @@ async fn publish(shared: Arc<Shared>, index: usize, stop: watch::Receiver<Stop>)
                     shared.ledger.confirmed(index, number, published.message_id());
                     shared.confirmed.fetch_add(1, Relaxed);
                     shared.terms.confirm(published.commit.term, now_ns);
+                    let latency_us = now_ns.saturating_sub(due_ns) / 1_000;
+                    shared.series.confirmed(now_ns, latency_us);
                     if measuring {
                         shared.gaps.confirm(now_ns);
-                        latencies.saturating_record(now_ns.saturating_sub(due_ns) / 1_000);
+                        latencies.saturating_record(latency_us);
                     }
                 }
                 Err(error) => {
@@ -462,8 +473,11 @@ async fn consume_from(shared: &Shared, mut consumer: Consumer, stop: &mut watch:
             match known {
                 Some((stamp, before)) => {
                     shared.redelivered.fetch_add(u64::from(before > 0), Relaxed);
+                    let now_ns = shared.now_ns();
+                    let latency_us = now_ns.saturating_sub(stamp.due_ns) / 1_000;
+                    shared.series.delivered(now_ns, latency_us);
                     if shared.measuring.load(Relaxed) {
-                        latencies.saturating_record(shared.now_ns().saturating_sub(stamp.due_ns) / 1_000);
+                        latencies.saturating_record(latency_us);
                     }
                 }
                 None => _ = shared.foreign.fetch_add(1, Relaxed),
@@ -490,7 +504,10 @@ async fn consume_from(shared: &Shared, mut consumer: Consumer, stop: &mut watch:
                 Some((publisher, number)) => shared.ledger.acked(publisher, number, outcome),
                 None => outcome == AckOutcome::Done,
             };
-            shared.acked.fetch_add(u64::from(counts), Relaxed);
+            if counts {
+                shared.acked.fetch_add(1, Relaxed);
+                shared.series.acked(shared.now_ns());
+            }
         }
     };
     let (latencies, ()) = tokio::join!(receive, acknowledge);

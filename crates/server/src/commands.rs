@@ -1,7 +1,11 @@
 //! What can be typed.
 
+use std::path::Path;
+
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use quorate_load::bench::BenchArgs;
+use nix::sys::statvfs::statvfs;
+use quorate_load::Size;
+use quorate_load::bench::{BenchArgs, ROOM_FACTOR};
 use quorate_test_cluster::Cluster;
 
 use crate::build_info;
@@ -70,10 +74,21 @@ fn grouped(program: clap::Command) -> clap::Command {
     ))
 }
 
+/// Nodes that are started for a bench.
+const BENCH_NODES: u64 = 3;
+
 /// `bench`: on the cluster that is named, or on one of its own.
 pub(crate) async fn bench(args: BenchArgs) -> Result<(), Fatal> {
     let kept = if args.endpoint.is_empty() {
-        let cluster = Cluster::builder(3).binary(this_program()?).start().await?;
+        // Where the nodes put their data.
+        let dir = std::env::temp_dir();
+        if let Some(needed) = args.room_needed(BENCH_NODES) {
+            check_room(&dir, needed, free_bytes(&dir)?)?;
+        }
+        let cluster = Cluster::builder(BENCH_NODES as usize)
+            .binary(this_program()?)
+            .start()
+            .await?;
         let processes: Vec<_> = (0..cluster.node_count())
             .filter_map(|node| cluster.process_id(node))
             .collect();
@@ -91,6 +106,35 @@ pub(crate) async fn bench(args: BenchArgs) -> Result<(), Fatal> {
     }
 }
 
+/// A fill that the disk has no room for would end with three nodes that cannot be started again.
+fn check_room(dir: &Path, needed: u64, free: u64) -> Result<(), Fatal> {
+    if needed <= free {
+        return Ok(());
+    }
+    let about = |bytes: u64| match bytes >> 20 {
+        mib if mib < 10 << 10 => Size(mib << 20),
+        mib => Size(mib >> 10 << 30),
+    };
+    Err(Fatal::usage(format!(
+        "the fill may need {} in {} ({BENCH_NODES} nodes × messages × bytes of one × {ROOM_FACTOR}), and {} are free: fill less, \
+         let TMPDIR be on another disk, or say --force",
+        about(needed),
+        dir.display(),
+        about(free),
+    )))
+}
+
+/// What is left on the disk of a directory for who is not root.
+fn free_bytes(dir: &Path) -> Result<u64, Fatal> {
+    let disk = statvfs(dir).map_err(|error| {
+        Fatal::new(
+            Exit::Failed,
+            format!("look at the disk of {}: {error}", dir.display()),
+        )
+    })?;
+    Ok(disk.blocks_available().saturating_mul(disk.fragment_size()))
+}
+
 /// The binary that the nodes of `dev`, `demo` and `bench` run.
 pub(crate) fn this_program() -> Result<std::path::PathBuf, Fatal> {
     std::env::current_exe().map_err(|error| Fatal::new(Exit::Failed, format!("find this program: {error}")))
@@ -99,6 +143,23 @@ pub(crate) fn this_program() -> Result<std::path::PathBuf, Fatal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fill_that_has_no_room_is_refused_with_what_to_do() {
+        let dir = Path::new("somewhere");
+        assert!(check_room(dir, 5 << 30, 5 << 30).is_ok());
+        let refused = check_room(dir, 900 << 30, 79 << 30).expect_err("there is no room");
+        let told = refused.to_string();
+        for part in [
+            "900GiB in somewhere",
+            "79GiB are free",
+            "--force",
+            "TMPDIR",
+            "3 nodes",
+        ] {
+            assert!(told.contains(part), "{part} in {told}");
+        }
+    }
 
     #[test]
     fn every_command_is_in_the_help_under_what_it_is_for() {

@@ -108,7 +108,7 @@ async fn kill_half_way(
 ) -> anyhow::Result<Story> {
     workload.consume();
     workload.publish();
-    workload.measure(true);
+    workload.begin_measuring();
     let published = publish_until(args, workload, progress, |workload| {
         workload.counts().confirmed >= args.messages / 2
     });
