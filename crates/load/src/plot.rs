@@ -413,7 +413,7 @@ impl Legend {
             "<path d=\"M{x:.1} {y:.1}h{SAMPLE}\" stroke=\"{colour}\" {style}/>"
         );
         text(out, x + SAMPLE + 4.0, y + 4.0, "font-size=\"10\"", name);
-        self.x += SAMPLE + 14.0 + LETTER * name.len() as f64;
+        self.x += SAMPLE + 20.0 + LETTER * name.len() as f64;
     }
 }
 
