@@ -196,7 +196,7 @@ async fn targets_are_as_many_as_they_say() {
         match target {
             Target::MinorityWithLeader => assert!(nodes.contains(&0), "{nodes:?}"),
             Target::Follower | Target::Followers | Target::Newest => {
-                assert!(!nodes.contains(&0), "{nodes:?}")
+                assert!(!nodes.contains(&0), "{nodes:?}");
             }
             _ => {}
         }
