@@ -2,7 +2,9 @@
 //!
 //! A node comes in as a learner and becomes a voter when it has caught up, so
 //! that an empty log never counts towards a quorum. Each change is conditional
-//! on the membership it was planned on: of two at a time one is refused.
+//! on the membership it was planned on: of two at a time one is refused. And one
+//! that a quorum of the new voters could not commit is not begun: it would never
+//! end, and until it does, nothing else is committed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,6 +35,8 @@ const CAUGHT_UP_ENTRIES: u64 = 100;
 /// Handing over takes two round trips and a few flushes.
 const TRANSFER_WITHIN: Duration = Duration::from_millis(1_500);
 const HELLO_WITHIN: Duration = Duration::from_secs(3);
+/// A voter that runs answers its leader many times within this.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub(crate) struct Membership {
@@ -162,6 +166,7 @@ impl Membership {
             .filter(|old| !replaced.contains(old))
             .collect();
         voters.insert(id);
+        self.quorum_answers(&voters).await?;
         self.change(ChangeMembers::ReplaceAllVoters(voters), *membership.log_id())
             .await?;
         tracing::info!(node = id, address, ?replaced, "a node is a voter now");
@@ -219,6 +224,7 @@ impl Membership {
                     "the last node cannot be removed".to_owned(),
                 ));
             }
+            self.quorum_answers(&voters).await?;
             ChangeMembers::ReplaceAllVoters(voters)
         } else {
             ChangeMembers::RemoveNodes(BTreeSet::from([id]))
@@ -226,6 +232,40 @@ impl Membership {
         self.change(change, *membership.log_id()).await?;
         tracing::info!(node = id, "a node was removed");
         Ok(())
+    }
+
+    /// Refuses voters of which so few answer now that they could decide nothing.
+    async fn quorum_answers(&self, voters: &BTreeSet<u64>) -> Result<(), MembershipError> {
+        let asked = Instant::now();
+        let needed = voters.len() / 2 + 1;
+        let mut metrics = self.raft.data_metrics();
+        loop {
+            let answer = {
+                let metrics = metrics.borrow_and_update();
+                let has_answered = |id: &&u64| {
+                    let heard = metrics
+                        .heartbeat
+                        .as_ref()
+                        .and_then(|all| all.get(id).copied().flatten());
+                    **id == self.own() || heard.is_some_and(|at| at.elapsed() <= asked.elapsed())
+                };
+                voters.iter().filter(has_answered).count()
+            };
+            if answer >= needed {
+                return Ok(());
+            }
+            if asked.elapsed() > ANSWER_WITHIN {
+                return Err(MembershipError::Refused(format!(
+                    "the cluster could do nothing then: of the {} voters that it would have {needed} must answer, and {answer} \
+                     do; bring back one that does not, or remove such a one instead",
+                    voters.len()
+                )));
+            }
+            let changed = tokio::time::timeout(Duration::from_millis(50), metrics.changed()).await;
+            if let Ok(Err(error)) = changed {
+                return Err(MembershipError::Fatal(error.to_string()));
+            }
+        }
     }
 
     /// Hands leadership to a voter, the most advanced if none is named, and

@@ -164,3 +164,32 @@ async fn leadership_is_handed_over() {
     assert_ne!(others, leader);
     cluster.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_that_would_leave_no_quorum_is_refused_and_the_cluster_goes_on() {
+    let mut cluster = Cluster::running(3, |_| {}).await;
+    cluster.propose(&[declare()]).await;
+    let leader = cluster.leader().await;
+    let (away, other) = ((leader + 1) % 3, (leader + 2) % 3);
+    let (gone, id) = (
+        cluster.places[away].node().node_id(),
+        cluster.places[other].node().node_id(),
+    );
+    cluster.places[away].kill().await;
+
+    let node = cluster.places[leader].node().clone();
+    let asked = node.remove_node(id).await;
+    assert!(
+        matches!(&asked, Err(MembershipError::Refused(why)) if why.contains("of the 2 voters")),
+        "{asked:?}"
+    );
+    let after = cluster.propose(&[publish(vec![Bytes::from_static(b"x")])]).await;
+    cluster.agree(after.index).await;
+
+    // Whoever is away can be removed, and then the other one.
+    node.remove_node(gone).await.unwrap();
+    node.remove_node(id).await.unwrap();
+    assert_eq!(node.status().members.len(), 1);
+    drop(node);
+    cluster.shutdown().await;
+}
