@@ -6,7 +6,7 @@
 //!
 //! Left out, and said so when asked for: a change of the build, since there is one in this process.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -48,6 +48,8 @@ pub struct SimCluster {
     open: Vec<Open>,
     /// Nodes that are to be members again, once there are enough to agree to it.
     put_off: BTreeSet<usize>,
+    /// Nodes that are to be members no longer, once there are enough to agree to it.
+    leaving: BTreeSet<usize>,
 }
 
 /// A fault that lasts.
@@ -73,6 +75,7 @@ impl SimCluster {
             client,
             open: Vec::new(),
             put_off: BTreeSet::new(),
+            leaving: BTreeSet::new(),
         }
     }
 
@@ -282,8 +285,10 @@ impl SimCluster {
         }
     }
 
-    /// Has a node join as a new one, in place of all that were at its address before: it is emptied.
+    /// Has a node join as a new one, in place of all that were at its address before: it is emptied, but not before the
+    /// cluster goes on without it.
     async fn join(&self, node: usize, limit: Duration) -> Result<()> {
+        self.remove(node, limit).await?;
         self.orders
             .order(move |world| {
                 world.crash(node, Unflushed::Lost, false);
@@ -321,6 +326,38 @@ impl SimCluster {
     async fn take_in_or_put_off(&mut self, node: usize, counted: &mut Counted) {
         let joined = timeout(2 * MEMBERS_PATIENCE, self.take_in(node, MEMBERS_PATIENCE)).await;
         self.joined_or_put_off(node, matches!(joined, Ok(Ok(()))), counted);
+    }
+
+    /// Has all nodes join that could not before. What one of them waits for may be another one.
+    async fn join_those_put_off(&mut self) -> Result<()> {
+        let mut left: VecDeque<usize> = std::mem::take(&mut self.put_off).into_iter().collect();
+        let mut failed = 0;
+        while let Some(node) = left.pop_front() {
+            // All of them have failed since one has joined.
+            let is_last_try = failed >= left.len();
+            let limit = if is_last_try {
+                MEMBERS_LIMIT
+            } else {
+                MEMBERS_PATIENCE
+            };
+            match self.join(node, limit).await {
+                Ok(()) => failed = 0,
+                Err(error) if is_last_try => return Err(error),
+                Err(_) => {
+                    left.push_back(node);
+                    failed += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nodes whose data is damaged.
+    async fn damaged(&self) -> BTreeSet<usize> {
+        let nodes = 0..self.node_count();
+        self.orders
+            .order(move |world| nodes.filter(|&node| world.place(node).damaged).collect())
+            .await
     }
 
     fn joined_or_put_off(&mut self, node: usize, joined: bool, counted: &mut Counted) {
@@ -464,10 +501,15 @@ impl SimCluster {
             }
             Fault::Grow => {
                 for &node in &nodes {
-                    self.remove(node, MEMBERS_LIMIT).await?;
-                    self.see_off(node, &mut counted).await;
                     self.put_off.remove(&node);
-                    count(&mut counted, "removed", 1);
+                    let removed = self.remove(node, MEMBERS_PATIENCE);
+                    if let Ok(Ok(())) = timeout(2 * MEMBERS_PATIENCE, removed).await {
+                        self.see_off(node, &mut counted).await;
+                        count(&mut counted, "removed", 1);
+                    } else {
+                        self.leaving.insert(node);
+                        count(&mut counted, "put_off", 1);
+                    }
                 }
             }
             _ => {}
@@ -699,7 +741,7 @@ impl Cluster for SimCluster {
             Fault::Shrink => {
                 for &node in nodes {
                     if let Err(error) = self.remove(node, MEMBERS_PATIENCE).await {
-                        self.open.push(open);
+                        self.put_off.extend(nodes);
                         return Ok((Done::Unknown(format!("{error:#}")), counted));
                     }
                     count(&mut counted, "removed", 1);
@@ -736,10 +778,7 @@ impl Cluster for SimCluster {
         for open in std::mem::take(&mut self.open) {
             self.end(open).await?;
         }
-        for node in std::mem::take(&mut self.put_off) {
-            self.join(node, MEMBERS_LIMIT).await?;
-        }
-        // Nodes that have stopped by themselves are started by whoever looks after them.
+        // Nodes that have stopped by themselves are started by whoever looks after them, or replaced if they are damaged.
         let members = self.client.with_timeout(READY_LIMIT).cluster().status().await;
         let addresses: Option<BTreeSet<String>> = members.ok().map(|status| {
             let members = status.members.into_iter();
@@ -756,8 +795,17 @@ impl Cluster for SimCluster {
                     .is_none_or(|members| members.contains(&address))
             })
             .collect();
+        let damaged = self.damaged().await;
+        let (damaged, down): (Vec<usize>, Vec<usize>) =
+            down.into_iter().partition(|node| damaged.contains(node));
         self.start(&down).await;
-        let members: Vec<usize> = running.into_iter().chain(down).collect();
+        self.put_off.extend(damaged);
+        self.join_those_put_off().await?;
+        for node in std::mem::take(&mut self.leaving) {
+            self.remove(node, MEMBERS_LIMIT).await?;
+            self.crash(&[node], false, 0).await;
+        }
+        let members: Vec<usize> = self.running();
         self.ready(&members).await
     }
 }

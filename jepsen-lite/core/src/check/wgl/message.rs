@@ -39,6 +39,8 @@ pub(super) enum State<'a> {
         until_ms: u64,
         /// Nothing but its time and settlements can end it.
         ends_by_time: bool,
+        /// When its holder was told.
+        received: Duration,
         /// Its holder has extended it.
         in_hand: bool,
     },
@@ -96,7 +98,7 @@ pub(super) fn step<'a>(state: &State<'a>, op: &Op<'a>) -> Option<(State<'a>, u64
             ready_at_ms: *ready_at_ms,
         },
         (Op::Leased(lease), _) => {
-            let (failures, ready_at_ms) = waiting(state)?;
+            let (failures, ready_at_ms) = taken_over(state, lease)?;
             proven_ms = ready_at_ms;
             // There may have been leases between that nobody has seen, so there is no upper bound.
             if lease.attempt <= failures {
@@ -107,6 +109,7 @@ pub(super) fn step<'a>(state: &State<'a>, op: &Op<'a>) -> Option<(State<'a>, u64
                 failures: lease.attempt - 1,
                 until_ms: lease.leased_until_ms,
                 ends_by_time: lease.ends_by_time,
+                received: lease.received,
                 in_hand: false,
             }
         }
@@ -147,6 +150,20 @@ pub(super) fn step<'a>(state: &State<'a>, op: &Op<'a>) -> Option<(State<'a>, u64
         (Op::Published { .. } | Op::Settled { .. }, _) => return None,
     };
     Some((next, proven_ms))
+}
+
+/// The same as [`waiting`], for whoever has it next. A node gives back what it pulled for somebody whom the answer did not
+/// reach; whoever asks again is told the same lease, when another one may have got a later one long ago.
+fn taken_over(state: &State<'_>, by: &Delivery) -> Option<(u32, u64)> {
+    match *state {
+        State::Leased {
+            failures,
+            received,
+            in_hand: false,
+            ..
+        } if received >= by.received => Some((failures, 0)),
+        _ => waiting(state),
+    }
 }
 
 /// Failures that are counted for sure, and from when on it can be leased, if it waits, or its lease ends by itself.

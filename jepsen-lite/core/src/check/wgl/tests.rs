@@ -347,6 +347,26 @@ fn one_event_that_cannot_be_is_seen() {
 }
 
 #[test]
+fn a_lease_may_be_given_back_before_its_holder_is_told_of_it() {
+    let mut history = Reference::told(&[Ask::Publish, Ask::Receive]);
+    let told_late = history.deliveries[0].clone();
+    history.deliveries.push(Delivery {
+        received: told_late.received - Duration::from_millis(1),
+        token: "lease 2".to_owned(),
+        fence: 2,
+        leased_until_ms: told_late.leased_until_ms + 3,
+        ..told_late.clone()
+    });
+    assert_eq!(a_message_is_linearizable(&history).violations, []);
+    history.deliveries[1].received = told_late.received + Duration::from_millis(1);
+    assert_eq!(
+        a_message_is_linearizable(&history).violations.len(),
+        1,
+        "two hold it at a time"
+    );
+}
+
+#[test]
 fn what_is_not_known_is_not_held_against_the_broker() {
     let good: [(&str, Change); 5] = [
         ("the first nack may not have been", |history| {
