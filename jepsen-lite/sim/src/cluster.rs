@@ -387,17 +387,19 @@ impl SimCluster {
         self.crash(&[node], false, 0).await;
     }
 
-    /// Removes whatever members are at the address of a place.
-    async fn remove(&self, node: usize, limit: Duration) -> Result<()> {
+    /// Removes whatever members are at the address of a place. Says whether there was one.
+    async fn remove(&self, node: usize, limit: Duration) -> Result<bool> {
         let address = self.hosts().await[node].address(Plane::Peers).to_string();
         self.insist("remove a node", limit, |cluster| {
             let address = address.clone();
             async move {
                 let members = cluster.status().await?.members;
+                let mut removed = false;
                 for member in members.iter().filter(|member| member.peer_address == address) {
                     cluster.remove(member.node_id).await?;
+                    removed = true;
                 }
-                Ok(())
+                Ok(removed)
             }
         })
         .await
@@ -503,12 +505,17 @@ impl SimCluster {
                 for &node in &nodes {
                     self.put_off.remove(&node);
                     let removed = self.remove(node, MEMBERS_PATIENCE);
-                    if let Ok(Ok(())) = timeout(2 * MEMBERS_PATIENCE, removed).await {
-                        self.see_off(node, &mut counted).await;
-                        count(&mut counted, "removed", 1);
-                    } else {
-                        self.leaving.insert(node);
-                        count(&mut counted, "put_off", 1);
+                    match timeout(2 * MEMBERS_PATIENCE, removed).await {
+                        Ok(Ok(true)) => {
+                            self.see_off(node, &mut counted).await;
+                            count(&mut counted, "removed", 1);
+                        }
+                        // It has never become one.
+                        Ok(Ok(false)) => drop(self.crash(&[node], false, 0).await),
+                        Ok(Err(_)) | Err(_) => {
+                            self.leaving.insert(node);
+                            count(&mut counted, "put_off", 1);
+                        }
                     }
                 }
             }
