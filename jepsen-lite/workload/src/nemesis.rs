@@ -355,7 +355,8 @@ impl<'a, C: Cluster> Nemesis<'a, C> {
         if damages(fault) {
             let open = self.open.iter().map(|open| &self.effects[open.effect]);
             let damaged = open.filter(|effect| damages(&effect.fault));
-            let damaged = damaged.flat_map(|effect| effect.nodes.iter());
+            let unfinished = self.effects.iter().filter(|effect| is_unfinished(effect));
+            let damaged = damaged.chain(unfinished).flat_map(|effect| effect.nodes.iter());
             let all: BTreeSet<usize> = damaged.chain(nodes).copied().collect();
             let may = members.len().saturating_sub(1) / 2;
             return (all.len() > may)
@@ -406,6 +407,13 @@ fn put_off(moments: &mut VecDeque<(u64, Moment)>, place: usize, late_ms: u64) {
 fn after(members: &[usize], node: usize) -> usize {
     let next = members.iter().copied().find(|&member| member > node);
     next.or_else(|| members.first().copied()).unwrap_or(node)
+}
+
+/// Its nodes are replaced, or are members again, only when all is healed: what stood in the way of it while the load went
+/// on, the layer has put off.
+fn is_unfinished(effect: &Effect) -> bool {
+    let may_have_left = effect.fault == Fault::Shrink && matches!(effect.state, Done::Unknown(_));
+    may_have_left || effect.counters.contains_key("put_off")
 }
 
 /// Faults of workers are done to nobody else, whatever the target.
