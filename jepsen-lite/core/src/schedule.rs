@@ -226,6 +226,12 @@ impl Fault {
         )
     }
 
+    /// Whether it is done to the load's workers, and to no node: it has no target, and is not what the next step refers to.
+    #[must_use]
+    pub fn is_of_workers(&self) -> bool {
+        matches!(self, Self::KillWorkers | Self::PauseWorkers | Self::NackStorm)
+    }
+
     /// Its name, as in the JSON.
     #[must_use]
     pub fn name(&self) -> String {

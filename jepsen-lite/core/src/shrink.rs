@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 
-use crate::schedule::{Fault, Schedule, Step, Target};
+use crate::schedule::{Schedule, Step, Target};
 
 /// The load is bisected until what is left to gain is at most this part of the whole.
 const LOAD_PART_MIN: u64 = 16;
@@ -290,7 +290,7 @@ pub fn some_of(steps: &[Step], keep: impl Fn(usize) -> bool) -> Vec<Step> {
     // Of the step before, in the whole schedule and in what is kept of it.
     let (mut before, mut kept_before): (Option<Meaning>, Option<Meaning>) = (None, None);
     for (place, step) in steps.iter().enumerate() {
-        if concerns_workers(&step.fault) {
+        if step.fault.is_of_workers() {
             if keep(place) {
                 kept.push(step.clone());
             }
@@ -331,11 +331,6 @@ fn target(steps: &[Step], meaning: Meaning, before: Option<Meaning>) -> Option<T
     }
 }
 
-/// Such a fault is done to no node: it has no target, and is not what the next step refers to.
-fn concerns_workers(fault: &Fault) -> bool {
-    matches!(fault, Fault::KillWorkers | Fault::PauseWorkers | Fault::NackStorm)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -343,7 +338,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::schedule::{Evidence, Workload};
+    use crate::schedule::{Evidence, Fault, Workload};
 
     fn step(at_ms: u64, fault: Fault, target: Target) -> Step {
         let undo_at_ms = fault.lasts().then_some(at_ms + 1_000);

@@ -138,7 +138,7 @@ impl<'a, C: Cluster> Nemesis<'a, C> {
 
     /// Begins a step; says when.
     async fn begin(&mut self, place: usize, step: &Step) -> Result<u64> {
-        let target = if is_of_workers(&step.fault) {
+        let target = if step.fault.is_of_workers() {
             Ok(Vec::new())
         } else {
             self.resolve(&step.target).await
@@ -414,11 +414,6 @@ fn after(members: &[usize], node: usize) -> usize {
 fn is_unfinished(effect: &Effect) -> bool {
     let may_have_left = effect.fault == Fault::Shrink && matches!(effect.state, Done::Unknown(_));
     may_have_left || effect.counters.contains_key("put_off")
-}
-
-/// Faults of workers are done to nobody else, whatever the target.
-fn is_of_workers(fault: &Fault) -> bool {
-    matches!(fault, Fault::KillWorkers | Fault::PauseWorkers | Fault::NackStorm)
 }
 
 /// Faults of a process cannot be done to a node that does not run; networks, clocks and files are there

@@ -15,7 +15,6 @@ use super::{Finding, Violation};
 use crate::audit::{Audit, Change};
 use crate::cluster::{Done, Effect};
 use crate::history::{Delivery, History, Mark, NEVER};
-use crate::schedule::Fault;
 
 /// How long the broker keeps a session without a connection, for a client that may come back.
 const SESSION_GRACE: Duration = Duration::from_secs(10);
@@ -120,13 +119,9 @@ fn leased(audit: &Audit) -> impl Iterator<Item = (u64, &Change)> {
 /// Times in which something may keep nodes from noticing, or from telling the leader: faults, and from the end of the
 /// faults until the cluster is whole.
 fn disturbed(history: &History, effects: &[Effect]) -> Vec<(Duration, Duration)> {
-    let of_nodes = effects.iter().filter(|effect| {
-        let of_workers = matches!(
-            effect.fault,
-            Fault::KillWorkers | Fault::PauseWorkers | Fault::NackStorm
-        );
-        !of_workers && !matches!(effect.state, Done::Skipped(_))
-    });
+    let of_nodes = effects
+        .iter()
+        .filter(|effect| !effect.fault.is_of_workers() && !matches!(effect.state, Done::Skipped(_)));
     let mut times: Vec<(Duration, Duration)> = of_nodes
         .map(|effect| {
             let until = effect.until_ms.map_or(NEVER, Duration::from_millis);
@@ -177,6 +172,7 @@ mod tests {
     use super::*;
     use crate::check::replay::testing::audit;
     use crate::history::{Kill, MessageId, Outcome, Place, Publish};
+    use crate::schedule::Fault;
 
     /// Session 7 is that of a worker that is killed after its first lease; session 8 is that of another one.
     const LOG: &str = r#"
