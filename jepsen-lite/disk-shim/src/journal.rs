@@ -67,10 +67,13 @@ pub(crate) enum Kind {
     /// `c`; `a` is the link in the graveyard of the file it replaced, or 0.
     /// Payload: old path, a zero byte, new path.
     Rename = 10,
+    /// The page cache let go of `b` bytes of the file from `a` on: pages whose sync had failed are
+    /// again what is on the disk.
+    Dropped = 11,
 }
 
 impl Kind {
-    const ALL: [Kind; 10] = [
+    const ALL: [Kind; 11] = [
         Kind::Write,
         Kind::Truncate,
         Kind::Sync,
@@ -81,6 +84,7 @@ impl Kind {
         Kind::Remove,
         Kind::RemoveFolder,
         Kind::Rename,
+        Kind::Dropped,
     ];
 }
 

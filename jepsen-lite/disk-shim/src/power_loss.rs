@@ -280,6 +280,10 @@ impl History {
         }
     }
 
+    fn dropped(&mut self, offset: u64, length: u64) {
+        self.failed.retain(|page, _| !is_dropped(*page, offset, length));
+    }
+
     fn at_stake(mut self) -> History {
         for (page, versions) in std::mem::take(&mut self.failed) {
             self.unsynced.entry(page).or_insert(versions);
@@ -534,6 +538,37 @@ impl PowerLoss {
     }
 }
 
+/// Whether the page cache can let go of a page: only of one that lies within the range as a whole.
+fn is_dropped(page: u64, offset: u64, length: u64) -> bool {
+    let end = offset.saturating_add(length);
+    offset <= page * PAGE_BYTES && (page + 1) * PAGE_BYTES <= end
+}
+
+/// The pages of a file within a range whose sync failed and that were not written since: where each
+/// begins, and what is on the disk there.
+pub(crate) fn failed_pages(
+    journal: &File,
+    file: FileId,
+    offset: u64,
+    length: u64,
+) -> io::Result<Vec<(u64, Vec<u8>)>> {
+    let (mut histories, _) = read(journal)?;
+    let failed = histories.remove(&file).unwrap_or_default().failed;
+    let mut pages = Vec::new();
+    for (page, versions) in failed {
+        if !is_dropped(page, offset, length) {
+            continue;
+        }
+        let mut bytes = vec![0; PAGE_BYTES as usize];
+        if let Some(old) = versions.first() {
+            let kept = usize::try_from(old.bytes).expect("within a page");
+            journal.read_exact_at(&mut bytes[..kept], old.journal_at)?;
+        }
+        pages.push((page * PAGE_BYTES, bytes));
+    }
+    Ok(pages)
+}
+
 /// Takes everything on the disk as durable: empties the journal and the
 /// graveyard. The processes must be dead.
 pub(crate) fn forget(journal_folder: &Path) -> io::Result<()> {
@@ -597,6 +632,10 @@ fn read(journal: &File) -> io::Result<(BTreeMap<FileId, History>, Vec<NameChange
                 make_durable(&mut changes, header.id);
             }
             Kind::SyncFailed => histories.entry(header.id).or_default().sync_failed(),
+            Kind::Dropped => histories
+                .entry(header.id)
+                .or_default()
+                .dropped(header.a, header.b),
             Kind::SyncAll => {
                 histories.clear();
                 changes.clear();

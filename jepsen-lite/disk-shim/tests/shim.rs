@@ -208,6 +208,11 @@ fn role() {
             file.write_all_at(&page(3), PAGE as u64).unwrap();
             file.sync_all().unwrap();
         }
+        "drop the cache" => {
+            let file = File::open("f").unwrap();
+            let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+            nix::fcntl::posix_fadvise(&file, 0, 0, advice).unwrap();
+        }
         "sync error, through another descriptor" => {
             let (file, other) = (create("f"), create("f"));
             file.sync_all().unwrap();
@@ -487,6 +492,24 @@ fn after_a_failed_sync_a_later_one_does_not_help() {
         (1, 3),
         "the page that was written again is durable, the other is not"
     );
+}
+
+/// As on a machine that runs on after a failed sync: what the disk did not take is in the page cache until that
+/// is dropped.
+#[test]
+fn a_dropped_cache_shows_what_a_failed_sync_left_on_the_disk() {
+    let bench = Bench::new();
+    bench.run("base");
+    let control = bench.disk.control().unwrap();
+    control.set_sync_error(Fault::Next(1)).unwrap();
+    bench.run("sync error, then success");
+    let first_two = |file: &[u8]| (file[0], file[PAGE]);
+    assert_eq!(first_two(&bench.read("f")), (2, 3));
+    bench.run("drop the cache");
+    assert_eq!(first_two(&bench.read("f")), (1, 3));
+    let report = bench.lose(Variant::None, Names::Kept);
+    assert_eq!(report.pages, 0, "nothing is at stake any more");
+    assert_eq!(first_two(&bench.read("f")), (1, 3));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,6 +16,7 @@ use crate::control::{ALWAYS, CONTROL_BYTES, CONTROL_FILE, SLOTS, Slot};
 use crate::journal::{
     FileId, GRAVEYARD_FOLDER, HEADER_BYTES, Header, JOURNAL_FILE, Kind, PAGE_BYTES, page_ceil, page_floor,
 };
+use crate::power_loss::failed_pages;
 use crate::{DATA_VARIABLE, JOURNAL_VARIABLE};
 
 /// Old bytes are read and recorded in slices of this size at most when a file
@@ -374,6 +376,41 @@ impl Disk {
         self.rewind(inner);
     }
 
+    /// Lets go of the page cache of a file: pages whose sync failed are again as they are on the disk.
+    /// Others stay, since they are either there too or still to be written.
+    pub(super) fn drop_cache(&self, inner: &mut Inner, fd: RawFd, stat: &Stat, offset: u64, length: u64) {
+        if !inner.pinned {
+            return;
+        }
+        // A plain opening comes back into this module, but does not take the lock.
+        let pages = File::open(format!("/proc/self/fd/{}", self.journal))
+            .and_then(|journal| failed_pages(&journal, stat.id, offset, length));
+        let Ok(pages) = pages else {
+            die("disk shim: the undo journal cannot be read");
+        };
+        for (at, bytes) in pages {
+            // What lies behind the end of the file is in no page.
+            let length = usize::try_from(stat.size.saturating_sub(at))
+                .map_or(bytes.len(), |rest| rest.min(bytes.len()));
+            if length > 0 && sys::write_at(fd, &bytes[..length], at).is_none() {
+                die("disk shim: the old bytes of a file cannot be written");
+            }
+        }
+        inner.record.clear();
+        inner.record.resize(HEADER_BYTES, 0);
+        self.append(
+            inner,
+            Header {
+                kind: Kind::Dropped,
+                payload_bytes: 0,
+                id: stat.id,
+                a: offset,
+                b: length,
+                c: stat.size,
+            },
+        );
+    }
+
     /// Starts the journal over if nothing in it is needed any more.
     fn rewind(&self, inner: &mut Inner) {
         if inner.journal_bytes > REWIND_BYTES
@@ -426,6 +463,7 @@ impl Inner {
             }
             Kind::SyncAll => self.pending.clear(),
             Kind::SyncFailed => self.pinned = true,
+            Kind::Dropped => {}
             _ => {
                 self.pending.insert(header.id);
             }

@@ -5,7 +5,8 @@
 //! hold throughout.
 //!
 //! * Only raw system calls are made here. A call of the standard library's
-//!   file functions would come back into this module.
+//!   file functions would come back into this module, at worst for a lock that
+//!   is held; reading is not ours and may be done.
 //! * A change is recorded, made and counted under one lock, so the journal has
 //!   the order in which things happened and old bytes are read before they
 //!   change.
@@ -139,6 +140,37 @@ fn sync_through(fd: c_int, perform: impl FnOnce() -> c_long) -> c_int {
     // The real sync is left out: the page cache outlives the process, and the runs get faster.
     if let Some(stat) = sys::stat(fd) {
         disk.mark(&mut inner, &stat);
+    }
+    0
+}
+
+/// Returns the error instead of setting it.
+fn advise_through(fd: c_int, offset: off64_t, length: off64_t, advice: c_int) -> c_int {
+    let performed = sys::call6(
+        libc::SYS_fadvise64,
+        [
+            fd as usize,
+            offset as usize,
+            length as usize,
+            advice as usize,
+            0,
+            0,
+        ],
+    );
+    if performed != 0 {
+        return sys::errno();
+    }
+    if advice == libc::POSIX_FADV_DONTNEED
+        && let Some(disk) = disk()
+        && let Some(stat) = disk.file(fd)
+    {
+        let offset = u64::try_from(offset).unwrap_or(0);
+        let length = match u64::try_from(length) {
+            // To the end of the file.
+            Ok(0) | Err(_) => u64::MAX,
+            Ok(length) => length,
+        };
+        disk.drop_cache(&mut disk.lock(), fd, &stat, offset, length);
     }
     0
 }
@@ -413,6 +445,14 @@ symbols! {
     /// Returns the error instead of setting it.
     fn posix_fallocate64(fd: c_int, offset: off64_t, length: off64_t) -> c_int {
         if allocate_through(fd, 0, offset, length) == 0 { 0 } else { sys::errno() }
+    }
+
+    fn posix_fadvise(fd: c_int, offset: off64_t, length: off64_t, advice: c_int) -> c_int {
+        advise_through(fd, offset, length, advice)
+    }
+
+    fn posix_fadvise64(fd: c_int, offset: off64_t, length: off64_t, advice: c_int) -> c_int {
+        advise_through(fd, offset, length, advice)
     }
 
     fn fsync(fd: c_int) -> c_int {

@@ -212,6 +212,16 @@ pub(super) fn read_at(fd: RawFd, buffer: &mut [u8], offset: u64) -> Option<()> {
     Some(())
 }
 
+/// Writes through a descriptor of our own, because `fd` may be for reading only.
+pub(super) fn write_at(fd: RawFd, bytes: &[u8], offset: u64) -> Option<()> {
+    let path = c_string(&format!("/proc/self/fd/{fd}"));
+    let writer = open(libc::AT_FDCWD, &path, libc::O_WRONLY)?;
+    let at = off64_t::try_from(offset).ok()?;
+    let written = call4(libc::SYS_pwrite64, writer, bytes.as_ptr(), bytes.len(), at);
+    close(writer);
+    (usize::try_from(written) == Ok(bytes.len())).then_some(())
+}
+
 pub(super) fn truncate_raw(fd: RawFd, size: off64_t) -> c_long {
     call6(libc::SYS_ftruncate, [fd as usize, size as usize, 0, 0, 0, 0])
 }
