@@ -16,7 +16,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::engine::disk::Disk;
-use crate::engine::{Engine, Space};
+use crate::engine::{Engine, Space, SpaceName};
 use crate::error::{OpenError, StorageError};
 use crate::files;
 
@@ -62,9 +62,13 @@ pub(crate) fn is_due(
 /// Rewrites a database with what each of its spaces holds from a first key on, and returns it, opened again.
 ///
 /// If the copy cannot be made, because the disk is full perhaps, the old database goes on as it is.
-pub(crate) fn rewrite(database: Disk, spaces: &[(&str, &[u8])], cache_bytes: u64) -> Result<Disk, OpenError> {
+pub(crate) fn rewrite(
+    database: Disk,
+    spaces: &[(SpaceName, &[u8])],
+    cache_bytes: u64,
+) -> Result<Disk, OpenError> {
     let path = database.path().to_owned();
-    let names: Vec<&str> = spaces.iter().map(|(name, _)| *name).collect();
+    let names: Vec<SpaceName> = spaces.iter().map(|(name, _)| *name).collect();
     let bytes_before = database.file_bytes();
     if let Err(error) = copy(&database, &beside(&path, "new"), &names, spaces, cache_bytes) {
         tracing::warn!(database = %path.display(), %error, "could not rewrite an oversized database; going on with it");
@@ -88,8 +92,8 @@ pub(crate) fn rewrite(database: Disk, spaces: &[(&str, &[u8])], cache_bytes: u64
 fn copy(
     from: &Disk,
     path: &Path,
-    names: &[&str],
-    spaces: &[(&str, &[u8])],
+    names: &[SpaceName],
+    spaces: &[(SpaceName, &[u8])],
     cache_bytes: u64,
 ) -> Result<(), OpenError> {
     files::remove_dir(path)?;

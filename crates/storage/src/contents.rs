@@ -8,7 +8,8 @@
 //! space meta    node: u64 LE node id       sweep: empty, there while orphans may exist
 //!               sequence: u64 LE, grows by one with each flush      (values as in `meta`)
 //! space parts   key    u64 BE index, u32 BE number, u16 BE part
-//!               value  u8 format = 1, u32 LE crc32 of key and rest, rest = u32 LE content length, bytes
+//!               value  u8 format = 1, u32 LE crc32 of key and rest, rest = u32 LE content length, bytes;
+//!                      empty where a crash interrupted the writing: as if the key were not there
 //! ```
 //!
 //! The order of things around a snapshot makes this safe without transactions: `put_all`, `flush`, then
@@ -24,7 +25,7 @@ use quorate_mutants::mutant;
 
 use crate::door::Door;
 use crate::engine::disk::Disk;
-use crate::engine::{Engine, Space, VALUE_LEN_MAX};
+use crate::engine::{Engine, Layout, Pair, Space, SpaceName, VALUE_LEN_MAX};
 use crate::error::{OpenError, StorageError};
 use crate::failure::Failure;
 use crate::progress::Witness;
@@ -32,7 +33,7 @@ use crate::throttle::Throttle;
 use crate::{Options, compact, meta};
 
 /// The names of the spaces, in the order of [`META`] and [`PARTS`].
-pub(crate) const SPACES: [&str; 2] = ["meta", "parts"];
+pub(crate) const SPACES: [SpaceName; 2] = [("meta", Layout::Map), ("parts", Layout::Map)];
 const META: Space = Space(0);
 pub(crate) const PARTS: Space = Space(1);
 
@@ -47,7 +48,7 @@ const PART_BYTES: usize = VALUE_LEN_MAX - HEAD - LEN;
 const KEY_LEN: usize = 8 + 4 + 2;
 const CONTENT_LEN_MAX: usize = PART_BYTES * u16::MAX as usize;
 
-/// A flush after so many bytes keeps the final one short.
+/// So many bytes are written together, and flushed, so that the final flush is short.
 const FLUSH_EVERY: usize = 1 << 20;
 /// Keys looked at, or removed, in one go.
 const SLICE: usize = 256;
@@ -167,22 +168,26 @@ impl Contents {
         }
     }
 
-    /// Writes contents, no faster than [`Options::snapshot_bytes_per_second`], and returns their bytes.
-    /// Writing one again is fine. None of them is durable before [`Contents::flush`].
+    /// Writes contents, given in ascending order, no faster than [`Options::snapshot_bytes_per_second`], and returns
+    /// their bytes. Writing one again is fine. None of them is durable before [`Contents::flush`].
     pub fn put_all(&self, items: &mut dyn Iterator<Item = (u64, u32, Bytes)>) -> Result<u64, StorageError> {
         let mut throttle = Throttle::new(self.inner.bytes_per_second);
         let mut total = 0;
-        let mut since_flush = 0;
+        let mut parts = Vec::new();
+        let mut parts_bytes = 0;
         for (index, number, bytes) in items {
-            self.write(|| put(&*self.inner.engine, index, number, &bytes))?;
+            self.write(|| encode_parts(index, number, &bytes, &mut parts))?;
             total += bytes.len() as u64;
-            since_flush += bytes.len();
-            if since_flush >= FLUSH_EVERY {
+            parts_bytes += bytes.len();
+            if parts_bytes >= FLUSH_EVERY {
+                self.write(|| self.inner.engine.put_all(PARTS, &parts))?;
                 self.flush()?;
-                since_flush = 0;
+                parts.clear();
+                parts_bytes = 0;
             }
             throttle.spend(bytes.len());
         }
+        self.write(|| self.inner.engine.put_all(PARTS, &parts))?;
         Ok(total)
     }
 
@@ -205,7 +210,8 @@ impl Contents {
         let mut content = BytesMut::with_capacity(len);
         for part in 0..part_count(len) {
             let key = encode_key(index, number, part);
-            let Some(value) = self.inner.engine.get(PARTS, &key)? else {
+            let value = self.inner.engine.get(PARTS, &key)?;
+            let Some(value) = value.filter(|value| !value.is_empty()) else {
                 return if part == 0 {
                     Ok(None)
                 } else {
@@ -298,6 +304,7 @@ impl Contents {
             .inner
             .engine
             .ascend(PARTS, &encode_key(from.0, from.1, 0))
+            .filter(|pair| !matches!(pair, Ok((_key, value)) if value.is_empty()))
             .peekable();
         std::iter::from_fn(move || {
             loop {
@@ -335,7 +342,7 @@ fn put_sweep(engine: &dyn Engine) -> Result<(), StorageError> {
 
 /// The next content of a walk over parts: `None` at the end, `Some(None)` for an incomplete one.
 fn gather(
-    walk: &mut std::iter::Peekable<crate::engine::Walk<'_>>,
+    walk: &mut std::iter::Peekable<impl Iterator<Item = Result<Pair, StorageError>>>,
 ) -> Result<Option<Option<Content>>, StorageError> {
     let Some((key, value)) = walk.next().transpose()? else {
         return Ok(None);
@@ -365,7 +372,8 @@ fn gather(
     })))
 }
 
-fn put(engine: &dyn Engine, index: u64, number: u32, content: &[u8]) -> Result<(), StorageError> {
+/// Adds the parts of a content, as the database has them.
+fn encode_parts(index: u64, number: u32, content: &[u8], parts: &mut Vec<Pair>) -> Result<(), StorageError> {
     if content.len() > CONTENT_LEN_MAX {
         let (len, max) = (content.len() as u64, CONTENT_LEN_MAX as u64);
         return Err(StorageError::TooLarge {
@@ -374,18 +382,18 @@ fn put(engine: &dyn Engine, index: u64, number: u32, content: &[u8]) -> Result<(
             max,
         });
     }
-    let mut value = BytesMut::with_capacity(VALUE_LEN_MAX.min(HEAD + LEN + content.len()));
     for part in 0..part_count(content.len()) {
         let from = usize::from(part) * PART_BYTES;
+        let bytes = &content[from..content.len().min(from + PART_BYTES)];
         let key = encode_key(index, number, part);
-        value.clear();
+        let mut value = BytesMut::with_capacity(HEAD + LEN + bytes.len());
         value.put_u8(FORMAT);
         value.put_u32_le(0);
         value.put_u32_le(content.len() as u32);
-        value.put_slice(&content[from..content.len().min(from + PART_BYTES)]);
+        value.put_slice(bytes);
         let crc = checksum(&key, &value[HEAD..]);
         value[1..HEAD].copy_from_slice(&crc.to_le_bytes());
-        engine.put(PARTS, &key, &value)?;
+        parts.push((Bytes::copy_from_slice(&key), value.freeze()));
     }
     Ok(())
 }
@@ -450,6 +458,12 @@ fn damaged(key: &[u8], what: &str) -> StorageError {
 mod tests {
     use super::*;
     use crate::engine::memory::Memory;
+
+    fn put(engine: &dyn Engine, index: u64, number: u32, content: &[u8]) -> Result<(), StorageError> {
+        let mut parts = Vec::new();
+        encode_parts(index, number, content, &mut parts)?;
+        engine.put_all(PARTS, &parts)
+    }
 
     #[test]
     fn a_part_looks_like_this() {

@@ -7,9 +7,9 @@
 //!
 //! ```text
 //! quorate data directory
-//! format 1
+//! format 2
 //! node 1f6d07c5a4b3e298
-//! check 1474e60f
+//! check 4c6a4f27
 //! ```
 
 use std::fs::{self, OpenOptions};
@@ -21,8 +21,8 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::error::{OpenError, StorageError};
 use crate::files;
 
-/// The format this program writes, and the newest it reads.
-pub(crate) const FORMAT: u32 = 1;
+/// The format this program writes and reads. In format 1, which no release wrote, the log was kept in another way.
+pub(crate) const FORMAT: u32 = 2;
 
 const TITLE: &str = "quorate data directory";
 /// Names that do not make a directory foreign: what an interrupted creation leaves, and a file system's own.
@@ -164,6 +164,13 @@ fn read_identity(path: &Path) -> Result<u64, OpenError> {
             });
         }
         Some(FORMAT) => {}
+        Some(found) if found > 0 => {
+            return Err(OpenError::OlderFormat {
+                file: path.to_owned(),
+                found,
+                known: FORMAT,
+            });
+        }
         _ => return Err(damaged("its format line makes no sense")),
     }
     let node = others.first().and_then(|line| line.strip_prefix("node "));
@@ -177,10 +184,10 @@ mod tests {
 
     #[test]
     fn identity_looks_like_this() {
-        let expected = "quorate data directory\nformat 1\nnode 1f6d07c5a4b3e298\ncheck ";
-        let text = identity_text(1, 0x1f6d_07c5_a4b3_e298);
+        let expected = "quorate data directory\nformat 2\nnode 1f6d07c5a4b3e298\ncheck ";
+        let text = identity_text(2, 0x1f6d_07c5_a4b3_e298);
         assert!(text.starts_with(expected), "{text}");
-        assert_eq!(text, format!("{expected}1474e60f\n"));
+        assert_eq!(text, format!("{expected}4c6a4f27\n"));
     }
 
     #[test]
@@ -201,14 +208,25 @@ mod tests {
         }
         fs::write(&path, &text[..text.len() / 2]).unwrap();
         assert!(matches!(read_identity(&path), Err(OpenError::Damaged { .. })));
-        fs::write(&path, identity_text(2, 77)).unwrap();
+        fs::write(&path, identity_text(3, 77)).unwrap();
         assert!(matches!(
             read_identity(&path),
             Err(OpenError::NewerFormat {
-                found: 2,
-                known: 1,
+                found: 3,
+                known: 2,
                 ..
             })
         ));
+        fs::write(&path, identity_text(1, 77)).unwrap();
+        assert!(matches!(
+            read_identity(&path),
+            Err(OpenError::OlderFormat {
+                found: 1,
+                known: 2,
+                ..
+            })
+        ));
+        fs::write(&path, identity_text(0, 77)).unwrap();
+        assert!(matches!(read_identity(&path), Err(OpenError::Damaged { .. })));
     }
 }

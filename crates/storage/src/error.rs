@@ -103,6 +103,16 @@ pub enum OpenError {
         /// The newest format this program reads.
         known: u32,
     },
+    /// An earlier state of this program wrote the directory, and this one has no way to read it.
+    #[error("{} has format {found}, this program reads {known}; nothing was changed. To go on with this release, move the data directory away and start the node with an empty one, one node after the other: it joins as a new node and copies everything from the others; then remove the old node id from the cluster", file.display())]
+    OlderFormat {
+        /// The file that says so.
+        file: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The format this program reads.
+        known: u32,
+    },
     /// A file of ours is damaged, missing, or older than what this node has acknowledged.
     #[error("{} is damaged: {what}. This node must not continue with it. To restore the node, move its data directory away and start it with an empty one: it joins as a new node and copies everything from the others; then remove the old node id from the cluster", file.display())]
     Damaged {

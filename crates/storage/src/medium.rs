@@ -7,8 +7,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::engine::Engine;
 use crate::engine::disk::Disk;
+use crate::engine::{Engine, SpaceName};
 use crate::error::{OpenError, StorageError};
 use crate::files;
 
@@ -16,7 +16,8 @@ use crate::files;
 /// first flush on.
 pub(crate) trait Medium: Send + Sync + 'static {
     /// Opens a database, or creates it, with a space for each name.
-    fn open(&self, path: &Path, spaces: &[&str], cache_bytes: u64) -> Result<Arc<dyn Engine>, OpenError>;
+    fn open(&self, path: &Path, spaces: &[SpaceName], cache_bytes: u64)
+    -> Result<Arc<dyn Engine>, OpenError>;
     /// The names in a directory, sorted.
     fn names(&self, dir: &Path) -> Result<Vec<String>, StorageError>;
     /// Removes a database that nobody has open; a missing one is fine.
@@ -31,7 +32,12 @@ pub(crate) trait Medium: Send + Sync + 'static {
 pub(crate) struct Files;
 
 impl Medium for Files {
-    fn open(&self, path: &Path, spaces: &[&str], cache_bytes: u64) -> Result<Arc<dyn Engine>, OpenError> {
+    fn open(
+        &self,
+        path: &Path,
+        spaces: &[SpaceName],
+        cache_bytes: u64,
+    ) -> Result<Arc<dyn Engine>, OpenError> {
         Ok(Arc::new(Disk::open(path, spaces, cache_bytes)?))
     }
 

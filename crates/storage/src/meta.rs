@@ -16,11 +16,11 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::engine::{Engine, Space, VALUE_LEN_MAX};
+use crate::engine::{Engine, Layout, Space, SpaceName, VALUE_LEN_MAX};
 use crate::error::StorageError;
 
 /// The names of the log database's spaces, in the order of [`META`] and [`LOG`].
-pub(crate) const SPACES: [&str; 2] = ["meta", "log"];
+pub(crate) const SPACES: [SpaceName; 2] = [("meta", Layout::Map), ("log", Layout::Slots)];
 pub(crate) const META: Space = Space(0);
 pub(crate) const LOG: Space = Space(1);
 

@@ -36,7 +36,7 @@ use parking_lot::Mutex;
 use crate::contents::{self, Contents, ContentsDatabase};
 use crate::door::Paths;
 use crate::engine::memory::Memory;
-use crate::engine::{Engine, Space, VALUE_LEN_MAX, Walk};
+use crate::engine::{Engine, Space, SpaceName, VALUE_LEN_MAX, Walk};
 use crate::error::{OpenError, StorageError};
 use crate::log::{Pace, Recovered, Steps};
 use crate::medium::Medium;
@@ -344,7 +344,7 @@ impl Disk {
         let device = Device {
             life: Arc::new(self.begin_life(&paths)?),
         };
-        let open = |path: &Path, spaces: &[&str]| device.open(path, spaces, 0);
+        let open = |path: &Path, spaces: &[SpaceName]| device.open(path, spaces, 0);
         let found = self.state.lock().node;
         let log = open(&paths.log, &meta::SPACES)?;
         let contents = open(&paths.contents, &contents::SPACES)?;
@@ -558,7 +558,7 @@ struct Device {
 }
 
 impl Medium for Device {
-    fn open(&self, path: &Path, _: &[&str], _: u64) -> Result<Arc<dyn Engine>, OpenError> {
+    fn open(&self, path: &Path, _: &[SpaceName], _: u64) -> Result<Arc<dyn Engine>, OpenError> {
         let mut state = self.life.state()?;
         let memory = Arc::clone(state.databases.entry(path.to_owned()).or_default());
         Ok(Arc::new(Database {

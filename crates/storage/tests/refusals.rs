@@ -77,7 +77,7 @@ fn foreign_directories() {
 #[test]
 fn a_newer_format() {
     let dir = filled();
-    let body = "quorate data directory\nformat 2\nnode 0000000000000001\nsomething new\n";
+    let body = "quorate data directory\nformat 3\nnode 0000000000000001\nsomething new\n";
     let text = format!("{body}check {:08x}\n", crc32fast::hash(body.as_bytes()));
     fs::write(dir.path().join("IDENTITY"), text).unwrap();
     let error = refused_untouched(dir.path(), "IDENTITY");
@@ -85,8 +85,8 @@ fn a_newer_format() {
         matches!(
             error,
             OpenError::NewerFormat {
-                found: 2,
-                known: 1,
+                found: 3,
+                known: 2,
                 ..
             }
         ),

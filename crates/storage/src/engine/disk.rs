@@ -1,8 +1,8 @@
-//! The engine on disk: sled 0.34.7, and the only file that names it.
+//! The engine on disk: sled 0.34.7, and the only module that names it.
 //!
 //! sled is used within narrow limits, each of which was measured to matter:
 //!
-//! - plain inserts and one blocking `flush`; never `flush_async` (deadlocks), `apply_batch` and
+//! - single writes and one blocking `flush`; never `flush_async` (deadlocks), `apply_batch` and
 //!   `transaction` (a lock over the whole process and extra syncs) or `clear`;
 //! - segments of 2 MiB and values of at most 16 KiB, so that no page is ever moved into a *blob file*:
 //!   sled does not sync those, and a lost one makes the database unreadable;
@@ -12,8 +12,11 @@
 //! - every call is [`caught`], because sled panics on some damage, and when it closes a database whose disk
 //!   fails.
 
+mod slots;
+
 use std::fs;
 use std::io::ErrorKind;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,7 +24,8 @@ use bytes::Bytes;
 #[cfg(target_os = "linux")]
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-use super::{Engine, Space, VALUE_LEN_MAX, Walk};
+use self::slots::Slots;
+use super::{Engine, Layout, Pair, Space, SpaceName, VALUE_LEN_MAX, Walk};
 use crate::error::{OpenError, StorageError};
 use crate::panics::caught;
 use crate::{files, hook};
@@ -40,10 +44,16 @@ pub(crate) struct Disk {
     _watch: hook::Watch,
 }
 
-/// The order of the fields is the order of dropping: trees before the database.
+/// The order of the fields is the order of dropping: spaces before the database.
 struct Sled {
-    trees: Vec<sled::Tree>,
+    spaces: Vec<Kept>,
     db: sled::Db,
+}
+
+/// A space, and how it is kept.
+enum Kept {
+    Map(sled::Tree),
+    Slots(Slots),
 }
 
 impl Disk {
@@ -51,7 +61,7 @@ impl Disk {
     ///
     /// When this returns the directory and its files are themselves durable, so that a later flush need
     /// only care for the contents.
-    pub(crate) fn open(path: &Path, spaces: &[&str], cache_bytes: u64) -> Result<Self, OpenError> {
+    pub(crate) fn open(path: &Path, spaces: &[SpaceName], cache_bytes: u64) -> Result<Self, OpenError> {
         let created = !path.exists();
         if !created {
             remove_unfinished_snapshots(path)?;
@@ -92,16 +102,22 @@ impl Disk {
     }
 
     /// Opening, with a wait for sled's lock, and with panics turned into errors.
-    fn open_patiently(path: &Path, spaces: &[&str], config: &sled::Config) -> Result<Sled, OpenError> {
+    fn open_patiently(path: &Path, spaces: &[SpaceName], config: &sled::Config) -> Result<Sled, OpenError> {
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
             let attempt = || {
                 let db = config.open()?;
-                let trees = spaces
+                let spaces = spaces
                     .iter()
-                    .map(|name| db.open_tree(name))
+                    .map(|(name, layout)| {
+                        let tree = db.open_tree(name)?;
+                        Ok(match layout {
+                            Layout::Map => Kept::Map(tree),
+                            Layout::Slots => Kept::Slots(Slots::load(tree)?),
+                        })
+                    })
                     .collect::<sled::Result<Vec<_>>>()?;
-                Ok::<_, sled::Error>(Sled { trees, db })
+                Ok::<_, sled::Error>(Sled { spaces, db })
             };
             let (opened, listed) = hook::while_opening(|| caught(attempt));
             match opened {
@@ -164,10 +180,11 @@ impl Disk {
         }
     }
 
-    fn walk<'a>(
-        &'a self,
-        mut next: impl FnMut() -> Option<sled::Result<(sled::IVec, sled::IVec)>> + 'a,
-    ) -> Walk<'a> {
+    fn space(&self, space: Space) -> &Kept {
+        &self.sled().spaces[space.0]
+    }
+
+    fn walk<'a>(&'a self, mut next: impl FnMut() -> Option<sled::Result<Pair>> + 'a) -> Walk<'a> {
         let mut ended = false;
         Box::new(std::iter::from_fn(move || {
             if ended {
@@ -175,8 +192,7 @@ impl Disk {
             }
             let item = self.call("read", || next().transpose());
             ended = !matches!(item, Ok(Some(_)));
-            item.map(|pair| pair.map(|(key, value)| (to_bytes(&key), to_bytes(&value))))
-                .transpose()
+            item.transpose()
         }))
     }
 }
@@ -198,28 +214,78 @@ impl Engine for Disk {
             "a value of {} bytes could become a blob file",
             value.len()
         );
-        self.call("write", || self.sled().trees[space.0].insert(key, value))
-            .map(|_previous| ())
+        self.call("write", || match self.space(space) {
+            Kept::Map(tree) => tree.insert(key, value).map(|_previous| ()),
+            Kept::Slots(slots) => slots.put(key, value),
+        })
+    }
+
+    /// A leaf is written anew when it is divided, and a pair whose key is there already makes none longer. So the keys
+    /// come first, alone.
+    fn put_all(&self, space: Space, pairs: &[Pair]) -> Result<(), StorageError> {
+        if let Kept::Map(tree) = self.space(space) {
+            for (key, _) in pairs {
+                let empty = Some(&[][..]);
+                self.call("write", || tree.compare_and_swap(key, None::<&[u8]>, empty))?
+                    .ok();
+            }
+        }
+        for (key, value) in pairs {
+            self.put(space, key, value)?;
+        }
+        Ok(())
     }
 
     fn remove(&self, space: Space, key: &[u8]) -> Result<(), StorageError> {
-        self.call("remove", || self.sled().trees[space.0].remove(key))
-            .map(|_previous| ())
+        self.call("remove", || match self.space(space) {
+            Kept::Map(tree) => tree.remove(key).map(|_previous| ()),
+            Kept::Slots(slots) => slots.remove(key),
+        })
     }
 
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        let value = self.call("read", || self.sled().trees[space.0].get(key))?;
-        Ok(value.map(|value| to_bytes(&value)))
+        self.call("read", || match self.space(space) {
+            Kept::Map(tree) => Ok(tree.get(key)?.map(|value| to_bytes(&value))),
+            Kept::Slots(slots) => slots.get(key),
+        })
     }
 
     fn ascend(&self, space: Space, from: &[u8]) -> Walk<'_> {
-        let mut range = self.sled().trees[space.0].range(from..);
-        self.walk(move || range.next())
+        match self.space(space) {
+            Kept::Map(tree) => {
+                let mut range = tree.range(from..);
+                self.walk(move || range.next().map(as_bytes))
+            }
+            Kept::Slots(slots) => {
+                let mut from = Bound::Included(Bytes::copy_from_slice(from));
+                self.walk(move || {
+                    let next = slots.next(from.as_ref().map(|key| &key[..])).transpose()?;
+                    if let Ok((key, _)) = &next {
+                        from = Bound::Excluded(key.clone());
+                    }
+                    Some(next)
+                })
+            }
+        }
     }
 
     fn descend(&self, space: Space, to: &[u8]) -> Walk<'_> {
-        let mut range = self.sled().trees[space.0].range(..=to);
-        self.walk(move || range.next_back())
+        match self.space(space) {
+            Kept::Map(tree) => {
+                let mut range = tree.range(..=to);
+                self.walk(move || range.next_back().map(as_bytes))
+            }
+            Kept::Slots(slots) => {
+                let mut to = Bound::Included(Bytes::copy_from_slice(to));
+                self.walk(move || {
+                    let previous = slots.previous(to.as_ref().map(|key| &key[..])).transpose()?;
+                    if let Ok((key, _)) = &previous {
+                        to = Bound::Excluded(key.clone());
+                    }
+                    Some(previous)
+                })
+            }
+        }
     }
 
     fn flush(&self) -> Result<(), StorageError> {
@@ -239,6 +305,10 @@ impl Engine for Disk {
             None => Ok(()),
         }
     }
+}
+
+fn as_bytes(pair: sled::Result<(sled::IVec, sled::IVec)>) -> sled::Result<Pair> {
+    pair.map(|(key, value)| (to_bytes(&key), to_bytes(&value)))
 }
 
 fn to_bytes(value: &sled::IVec) -> Bytes {

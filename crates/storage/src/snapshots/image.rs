@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::engine::{Engine, Space, VALUE_LEN_MAX};
+use crate::engine::{Engine, Layout, Pair, Space, SpaceName, VALUE_LEN_MAX};
 use crate::error::{OpenError, StorageError};
 use crate::medium::Medium;
 use crate::meta;
 
-const SPACES: [&str; 2] = ["h", "s"];
+const SPACES: [SpaceName; 2] = [("h", Layout::Map), ("s", Layout::Map)];
 const HEADER: Space = Space(0);
 const CHUNKS: Space = Space(1);
 const HEADER_KEY: &str = "header";
@@ -69,9 +69,8 @@ impl Image {
             .expect("it is there until the image is dropped")
     }
 
-    pub(super) fn put_chunk(&self, number: u32, bytes: &[u8]) -> Result<(), StorageError> {
-        self.engine()
-            .put(CHUNKS, &number.to_be_bytes(), &encode_chunk(number, bytes))
+    pub(super) fn put_chunks(&self, chunks: &[Pair]) -> Result<(), StorageError> {
+        self.engine().put_all(CHUNKS, chunks)
     }
 
     pub(super) fn chunk(&self, number: u32) -> Result<Bytes, StorageError> {
@@ -148,12 +147,14 @@ impl Header {
     }
 }
 
-fn encode_chunk(number: u32, bytes: &[u8]) -> BytesMut {
+/// A chunk as the database has it.
+pub(super) fn encode_chunk(number: u32, bytes: &[u8]) -> Pair {
+    let key = number.to_be_bytes();
     let mut value = BytesMut::with_capacity(HEAD + bytes.len());
     value.put_u8(FORMAT);
-    value.put_u32_le(checksum(&number.to_be_bytes(), bytes));
+    value.put_u32_le(checksum(&key, bytes));
     value.put_slice(bytes);
-    value
+    (Bytes::copy_from_slice(&key), value.freeze())
 }
 
 fn checksum(key: &[u8], bytes: &[u8]) -> u32 {
@@ -169,10 +170,9 @@ mod tests {
 
     #[test]
     fn a_chunk_looks_like_this() {
-        assert_eq!(
-            encode_chunk(2, b"hi")[..],
-            [1, 0x9e, 0x4d, 0x0c, 0x2b, b'h', b'i']
-        );
+        let (key, value) = encode_chunk(2, b"hi");
+        assert_eq!(key[..], [0, 0, 0, 2]);
+        assert_eq!(value[..], [1, 0x9e, 0x4d, 0x0c, 0x2b, b'h', b'i']);
     }
 
     #[test]

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::image::{CHUNK_BYTES, Header, Image};
+use super::image::{CHUNK_BYTES, Header, Image, encode_chunk};
 use super::{SnapshotInfo, Snapshots};
+use crate::engine::Pair;
 use crate::error::StorageError;
 use crate::meta::META_LEN_MAX;
 use crate::throttle::Throttle;
 
-/// A flush after so many bytes keeps the final one short.
+/// So many bytes are written together, and flushed, so that the final flush is short.
 const FLUSH_EVERY: u64 = 1 << 20;
 
 /// An image being written. Dropped unfinished, it removes what it wrote.
@@ -21,10 +22,12 @@ pub struct SnapshotWriter {
     image: Option<Image>,
     throttle: Throttle,
     pending: BytesMut,
+    /// Chunks to be written together, and their bytes.
+    full: Vec<Pair>,
+    full_bytes: u64,
     checksum: crc32fast::Hasher,
     bytes: u64,
     chunk_count: u32,
-    flushed: u64,
 }
 
 impl SnapshotWriter {
@@ -42,10 +45,11 @@ impl SnapshotWriter {
             number,
             image: Some(image),
             pending: BytesMut::with_capacity(CHUNK_BYTES),
+            full: Vec::new(),
+            full_bytes: 0,
             checksum: crc32fast::Hasher::new(),
             bytes: 0,
             chunk_count: 0,
-            flushed: 0,
         })
     }
 
@@ -65,24 +69,30 @@ impl SnapshotWriter {
             self.pending.extend_from_slice(now);
             bytes = later;
             if self.pending.len() == CHUNK_BYTES {
-                self.put_chunk()?;
+                self.finish_chunk()?;
             }
         }
         Ok(())
     }
 
-    fn put_chunk(&mut self) -> Result<(), StorageError> {
+    fn finish_chunk(&mut self) -> Result<(), StorageError> {
         let len = self.pending.len();
-        self.image().put_chunk(self.chunk_count, &self.pending)?;
+        self.full.push(encode_chunk(self.chunk_count, &self.pending));
+        self.full_bytes += len as u64;
         self.pending.clear();
         self.chunk_count += 1;
-        self.flushed += len as u64;
-        if self.flushed >= FLUSH_EVERY {
-            self.image().flush()?;
-            self.flushed = 0;
+        if self.full_bytes >= FLUSH_EVERY {
+            self.put_chunks()?;
         }
         self.throttle.spend(len);
         Ok(())
+    }
+
+    fn put_chunks(&mut self) -> Result<(), StorageError> {
+        self.image().put_chunks(&self.full)?;
+        self.full.clear();
+        self.full_bytes = 0;
+        self.image().flush()
     }
 
     fn image(&self) -> &Image {
@@ -104,8 +114,9 @@ impl SnapshotWriter {
             });
         }
         if !self.pending.is_empty() {
-            self.put_chunk()?;
+            self.finish_chunk()?;
         }
+        self.put_chunks()?;
         let checksum = self.checksum.clone().finalize();
         let header = Header {
             bytes: self.bytes,
@@ -120,7 +131,6 @@ impl SnapshotWriter {
             checksum,
         };
         let image = self.image();
-        image.flush()?;
         image.put_header(&header)?;
         image.flush()?;
         let medium = &self.snapshots.inner.medium;
