@@ -566,7 +566,9 @@ impl Cluster {
         for (key, value) in settings {
             command.arg(format!("--{key}={value}"));
         }
-        for (key, _) in std::env::vars_os().filter(|(key, _)| key.to_string_lossy().starts_with("QUORATE_")) {
+        // Settings of whoever runs this must not reach a node; the fault that a mutant is to have must.
+        let is_setting = |key: &str| key.starts_with("QUORATE_") && key != "QUORATE_MUTANT";
+        for (key, _) in std::env::vars_os().filter(|(key, _)| is_setting(&key.to_string_lossy())) {
             command.env_remove(key);
         }
         let own = self.builder.env.iter().filter(|((of, _), _)| *of == node);
