@@ -149,6 +149,48 @@ fn status_json(answers: &Answers) -> Value {
     })
 }
 
+/// What each node has on its disk, and why it is there.
+fn disk_text(answers: &Answers) -> String {
+    let columns = [
+        ("ADDRESS", Align::Left),
+        ("PART", Align::Left),
+        ("ON DISK", Align::Right),
+        ("IN USE", Align::Right),
+        ("WHY", Align::Left),
+    ];
+    let why = |part: &str| match part {
+        "log" => {
+            "entries since the last snapshot, and some before it for followers that lag; the file shrinks at a restart"
+        }
+        "contents" => {
+            "bodies of messages that outlived their log entry; given back by the volume, when little in it is needed"
+        }
+        "snapshots" => "the state as of the last snapshot; two of them while one is written",
+        "journal" => "what `quorate trace` knows; bounded by journal-bytes and journal-age",
+        _ => "",
+    };
+    let statuses = answers
+        .iter()
+        .filter_map(|(address, answer)| answer.as_ref().ok().map(|status| (address, status)));
+    let rows: Vec<_> = statuses
+        .flat_map(|(address, status)| {
+            status.disk.iter().map(move |part| {
+                [
+                    address.clone(),
+                    part.part.clone(),
+                    bytes(part.disk_bytes),
+                    part.live_bytes.map_or_else(|| "-".to_owned(), bytes),
+                    why(&part.part).to_owned(),
+                ]
+            })
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(columns, &rows)
+}
+
 fn status_text(answers: &Answers) -> String {
     let columns = [
         ("NODE", Align::Left),
@@ -203,6 +245,10 @@ fn status_text(answers: &Answers) -> String {
         })
         .collect();
     let mut text = table(columns, &rows);
+    let disk = disk_text(answers);
+    if !disk.is_empty() {
+        text.push_str(&format!("\n{disk}"));
+    }
     if leader(answers).is_none() {
         text.push_str("\nNo node leads: a majority of the voters must run and reach each other.\n");
     }

@@ -300,6 +300,11 @@ pub(crate) fn node(address: &str, status: &NodeStatus) -> Value {
         "cluster_time_ms": status.cluster_time_ms,
         "log_bytes": status.log_bytes,
         "disk_bytes": status.disk_bytes,
+        "disk": status.disk.iter().map(|part| json!({
+            "part": part.part,
+            "disk_bytes": part.disk_bytes,
+            "live_bytes": part.live_bytes,
+        })).collect::<Vec<_>>(),
         "version": status.version,
         "uptime_ms": millis(status.uptime),
         "quorum_ack_age_ms": status.quorum_ack_age.map(millis),

@@ -57,6 +57,20 @@ pub struct NodeStatus {
     pub members: Vec<Member>,
     /// Since this leader last heard from a quorum. None = it does not lead.
     pub quorum_ack_age: Option<Duration>,
+    /// What takes how much of `disk_bytes`; measured every few seconds.
+    pub disk: Vec<DiskUse>,
+}
+
+/// What one part of a node's data directory takes.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DiskUse {
+    /// `log`, `contents`, `snapshots`, `journal`, or what a later node adds.
+    pub part: String,
+    /// Bytes on disk.
+    pub disk_bytes: u64,
+    /// Bytes of what is in it that are in use. None where nobody counts.
+    pub live_bytes: Option<u64>,
 }
 
 /// A member of a cluster.
@@ -229,6 +243,17 @@ impl From<v1::StatusResponse> for NodeStatus {
             uptime: Duration::from_millis(wire.uptime_ms),
             members: wire.members.into_iter().map(Member::from).collect(),
             quorum_ack_age: wire.quorum_ack_age_ms.map(Duration::from_millis),
+            disk: wire.disk.into_iter().map(DiskUse::from).collect(),
+        }
+    }
+}
+
+impl From<v1::DiskUse> for DiskUse {
+    fn from(wire: v1::DiskUse) -> Self {
+        Self {
+            part: wire.part,
+            disk_bytes: wire.disk_bytes,
+            live_bytes: wire.live_bytes,
         }
     }
 }

@@ -120,7 +120,7 @@ mod transaction;
 pub use binding::{Binding, Destination, HeaderMatch};
 pub use browse::{Browse, DeadInfo, GetMessage, LeaseInfo, MessageInfo, Page, Selector};
 pub use client::Client;
-pub use cluster::{Cluster, Member, NodeAddress, NodeStatus};
+pub use cluster::{Cluster, DiskUse, Member, NodeAddress, NodeStatus};
 pub use config::Builder;
 pub use consumer::{CREDIT_MAX, Consume, Consumer};
 pub use delivery::{DeadLetterInfo, Delivery, Settling};

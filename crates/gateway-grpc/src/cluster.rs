@@ -55,6 +55,15 @@ impl v1::cluster_server::Cluster for Service {
             quorum_ack_age_ms: status
                 .quorum_ack_age
                 .map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+            disk: status
+                .disk
+                .into_iter()
+                .map(|part| v1::DiskUse {
+                    part: part.name.to_owned(),
+                    disk_bytes: part.disk_bytes,
+                    live_bytes: part.live_bytes,
+                })
+                .collect(),
         }))
     }
 

@@ -5,10 +5,12 @@
 //! at most one byte of image, and a restart replays a bounded log.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver as _;
+use parking_lot::Mutex;
+use quorate_storage::DiskUse;
 
 use crate::blocking;
 use crate::config::Config;
@@ -98,11 +100,11 @@ fn purge_point(shared: &Shared, config: &Config, index: u64) -> Option<u64> {
 }
 
 /// Keeps the size of the directory known, off the runtime.
-pub(crate) async fn measure(shared: Arc<Shared>, disk_bytes: Arc<AtomicU64>) {
+pub(crate) async fn measure(shared: Arc<Shared>, disk: Arc<Mutex<Vec<DiskUse>>>) {
     loop {
         let store = Arc::clone(&shared.store);
-        if let Ok(bytes) = blocking::run(&shared.store.log, move || store.disk_bytes()).await {
-            disk_bytes.store(bytes, Ordering::Relaxed);
+        if let Ok(parts) = blocking::run(&shared.store.log, move || store.disk_use()).await {
+            *disk.lock() = parts;
         }
         tokio::time::sleep(MEASURE_EVERY).await;
     }

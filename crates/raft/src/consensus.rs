@@ -22,7 +22,7 @@ use quorate_core::{Broker, Repeated, batch};
 use quorate_mutants::mutant;
 use quorate_proto::internal as wire;
 use quorate_proto::internal::peer_server::PeerServer;
-use quorate_storage::Store;
+use quorate_storage::{DiskUse, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::service::Routes;
@@ -67,7 +67,7 @@ struct Inner {
     contact: Arc<Contact>,
     peer_addr: SocketAddr,
     started: tokio::time::Instant,
-    disk_bytes: Arc<AtomicU64>,
+    disk: Arc<Mutex<Vec<DiskUse>>>,
     leader_changes: Arc<AtomicU64>,
     entries: Mutex<Entries>,
     failure: watch::Sender<Option<Failure>>,
@@ -174,7 +174,7 @@ impl Consensus {
             contact: Arc::clone(&contact),
             peer_addr,
             started: tokio::time::Instant::now(),
-            disk_bytes: Arc::default(),
+            disk: Arc::default(),
             leader_changes: Arc::default(),
             entries: Mutex::default(),
             failure: watch::Sender::new(None),
@@ -207,7 +207,7 @@ impl Consensus {
                 config.clone(),
             )),
             tokio::spawn(compaction::run(raft.clone(), Arc::clone(&shared), config)),
-            tokio::spawn(compaction::measure(shared, Arc::clone(&inner.disk_bytes))),
+            tokio::spawn(compaction::measure(shared, Arc::clone(&inner.disk))),
             tokio::spawn(membership.finish_changes()),
             tokio::spawn(bootstrap.run()),
             tokio::spawn(watch_failures(Arc::downgrade(&inner))),
@@ -693,6 +693,7 @@ impl Inner {
             let broker = self.shared.broker.read();
             (broker.index(), broker.state_hash(), broker.now())
         };
+        let disk = self.disk.lock().clone();
         Status {
             cluster_id: self.identity.cluster(),
             node_id: NodeId(own),
@@ -708,7 +709,8 @@ impl Inner {
             state_hash,
             cluster_time,
             log_bytes: self.store.log.log_bytes(0),
-            disk_bytes: self.disk_bytes.load(Ordering::Relaxed),
+            disk_bytes: disk.iter().map(|part| part.disk_bytes).sum(),
+            disk,
             uptime: self.started.elapsed(),
             members: known
                 .into_iter()

@@ -41,8 +41,10 @@ pub struct Status {
     pub cluster_time: Timestamp,
     /// Bytes of its log in use.
     pub log_bytes: u64,
-    /// Bytes of its data directory.
+    /// Bytes of its data directory, as last measured.
     pub disk_bytes: u64,
+    /// What takes how much of them.
+    pub disk: Vec<quorate_storage::DiskUse>,
     /// Since its start.
     pub uptime: Duration,
     /// As it knows them.

@@ -85,4 +85,4 @@ pub use log::{Done, FLUSH_BUCKETS, Log, LogStats, Record};
 pub use options::Options;
 pub use panics::panic_is_caught;
 pub use snapshots::{SnapshotInfo, SnapshotReader, SnapshotWriter, Snapshots};
-pub use store::{Identity, Store};
+pub use store::{DiskUse, Identity, Store};

@@ -31,6 +31,17 @@ pub struct Identity {
     pub created: bool,
 }
 
+/// What one part of a data directory occupies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskUse {
+    /// `log`, `contents`, `snapshots` or `journal`.
+    pub name: &'static str,
+    /// Bytes on disk.
+    pub disk_bytes: u64,
+    /// Bytes of what is in it that are in use; `None` where nobody counts.
+    pub live_bytes: Option<u64>,
+}
+
 /// An open data directory. The handles in it are cheap to clone; the directory stays locked until the last
 /// of them is dropped.
 ///
@@ -139,9 +150,21 @@ impl Store {
         }
     }
 
-    /// Bytes the directory occupies on disk. Reads directories; call it now and then.
-    pub fn disk_bytes(&self) -> u64 {
-        self.inner.medium.bytes(&self.inner.paths.dir)
+    /// What occupies the disk. Reads directories; call it now and then.
+    pub fn disk_use(&self) -> Vec<DiskUse> {
+        let paths = &self.inner.paths;
+        let part = |name, path: &Path, live_bytes| DiskUse {
+            name,
+            disk_bytes: self.inner.medium.bytes(path),
+            live_bytes,
+        };
+        let image = self.snapshots.current().map_or(0, |current| current.bytes);
+        vec![
+            part("log", &paths.log, Some(self.log.log_bytes(0))),
+            part("contents", &paths.contents, None),
+            part("snapshots", &paths.images, Some(image)),
+            part("journal", &paths.journal, None),
+        ]
     }
 
     /// Carries out everything ordered, flushes, notes that this was an orderly end and stops the writer.
