@@ -26,14 +26,3 @@ pub(crate) async fn run<T: Send + 'static>(
     }
     tokio::task::spawn_blocking(work).await.map_err(Ended)
 }
-
-/// Does such work some time, and does not wait for it. For long work: it has a thread of its own.
-pub(crate) fn detach(log: &Log, name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    if log.blocks() {
-        std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
-    } else {
-        // After the caller, who may hold locks that the work needs.
-        tokio::spawn(async move { work() });
-    }
-    Ok(())
-}

@@ -8,14 +8,14 @@
 //! - *build*: flush the log past the index; copy and flush the contents that
 //!   are alive and that no earlier snapshot has copied; write the image; let the
 //!   observer keep what follows from the entries so far; set the pointer. Only
-//!   then remove contents that the image no longer needs.
-//! - *receive*: note that a sweep is due; write image and contents, checking
-//!   lengths and hashes; let the observer keep what it knows; set the pointer;
-//!   replace the state; sweep.
+//!   then give back the space of contents that the image no longer needs.
+//! - *receive*: begin a new volume of contents; write image and contents,
+//!   checking lengths and hashes; let the observer keep what it knows; set the
+//!   pointer; replace the state; drop all older volumes, because everything that
+//!   the image refers to has arrived since.
 //!
 //! A crash leaves contents that nobody refers to, never a reference without its
-//! content. The storage notes an unclean stop, and the first restore after it
-//! sweeps.
+//! content. They go with their volume, as do those whose messages are gone.
 //!
 //! Contents dropped between two snapshots stay until the later one is durable:
 //! a restart begins at the image before, which still refers to them.
@@ -28,8 +28,7 @@ use bytes::Bytes;
 use openraft::EntryPayload;
 use openraft::RaftSnapshotBuilder;
 use openraft::Snapshot;
-use quorate_core::effect::Effect;
-use quorate_core::ids::{MessageId, Timestamp};
+use quorate_core::ids::Timestamp;
 use quorate_core::{Broker, batch};
 use quorate_proto::internal as wire;
 use quorate_storage::{SnapshotInfo, SnapshotWriter, StorageError, Store};
@@ -61,65 +60,11 @@ pub enum SnapshotData {
 pub struct Received {
     broker: Broker,
     writer: SnapshotWriter,
+    /// No older volume has contents of it that this one and newer ones have not.
+    volume: u64,
 }
 
 // ------------------------------------------------------------------ contents
-
-/// Which stored contents are no longer referred to.
-#[derive(Default)]
-pub(crate) struct Upkeep {
-    /// Index of the newest view that was taken for a snapshot: contents up to it
-    /// are in the contents database, or about to be.
-    pub(crate) viewed: u64,
-    /// Contents of unknown origin may be stored, with any index.
-    strays: bool,
-    /// Dropped by which entry, and which.
-    dropped: Vec<(u64, MessageId)>,
-}
-
-impl Upkeep {
-    /// Remembers what an entry dropped, if it may be stored.
-    pub(crate) fn note(&mut self, index: u64, effects: &[Effect]) {
-        for effect in effects {
-            if let Effect::ContentDropped { id } = effect
-                && (id.index <= self.viewed || self.strays)
-            {
-                self.dropped.push((index, *id));
-            }
-        }
-    }
-
-    /// The state was replaced by that of a snapshot at `index`.
-    pub(crate) fn reset(&mut self, index: u64) {
-        self.viewed = index;
-        self.dropped.clear();
-    }
-
-    /// Takes what entries up to `index` dropped.
-    fn take(&mut self, index: u64) -> Vec<MessageId> {
-        let later = self
-            .dropped
-            .split_off(self.dropped.partition_point(|(at, _)| *at <= index));
-        std::mem::replace(&mut self.dropped, later)
-            .into_iter()
-            .map(|(_, id)| id)
-            .collect()
-    }
-}
-
-/// Removes contents that nothing refers to.
-fn remove(store: &Store, mut ids: Vec<MessageId>) -> Result<(), StorageError> {
-    ids.sort_unstable();
-    for id in ids {
-        // Its length is known only to itself.
-        let found = store.contents.range((id.index, id.number)).next().transpose()?;
-        if let Some(content) = found.filter(|c| (c.index, c.number) == (id.index, id.number)) {
-            let one = (content.index, content.number, content.bytes.len());
-            store.contents.remove_all(&mut std::iter::once(one))?;
-        }
-    }
-    Ok(())
-}
 
 /// Names of the contents that a state refers to, in order.
 fn live(view: &quorate_core::Snapshot) -> Vec<(u64, u32)> {
@@ -129,13 +74,11 @@ fn live(view: &quorate_core::Snapshot) -> Vec<(u64, u32)> {
     live
 }
 
-/// Copies contents of log entries after `covered` into the contents database.
-fn copy_contents(store: &Store, view: &quorate_core::Snapshot, covered: u64) -> io::Result<()> {
+/// Copies contents of log entries after `covered` out of the log. `live` is in
+/// ascending order.
+fn copy_contents(store: &Store, live: &[(u64, u32)], covered: u64) -> io::Result<()> {
     const READ_BYTES: usize = 4 << 20;
-    let ids: Vec<_> = live(view)
-        .into_iter()
-        .filter(|(index, _)| *index > covered)
-        .collect();
+    let ids = &live[live.partition_point(|(index, _)| *index <= covered)..];
     let mut records = Vec::new().into_iter();
     let mut entry: Option<(u64, Bytes)> = None;
     let mut failed = None;
@@ -237,7 +180,8 @@ fn build(shared: &Shared, view: View) -> io::Result<RaftSnapshot> {
 
     let started = std::time::Instant::now();
     store.log.flush().map_err(io::Error::other)?;
-    copy_contents(store, &state, covered)?;
+    let live = live(&state);
+    copy_contents(store, &live, covered)?;
     let mut writer = store.snapshots.create().map_err(io::Error::other)?;
     state
         .write(&mut |piece: &[u8]| writer.write(piece))
@@ -250,8 +194,10 @@ fn build(shared: &Shared, view: View) -> io::Result<RaftSnapshot> {
     shared.snapshot_at.store(at.0, Ordering::Release);
     tracing::info!(index, bytes = info.bytes, took = ?started.elapsed(), "snapshot written");
 
-    let dropped = shared.upkeep.lock().take(index);
-    remove(store, dropped).map_err(io::Error::other)?;
+    let dropped = store.contents.retain(&live, index).map_err(io::Error::other)?;
+    if dropped > 0 {
+        tracing::info!(index, volumes = dropped, "contents dropped");
+    }
     Ok(Snapshot {
         meta,
         snapshot: SnapshotData::Stored(Arc::clone(store), info),
@@ -278,9 +224,9 @@ pub(crate) fn install(shared: &Arc<Shared>, meta: &SnapshotMeta, data: SnapshotD
     let index = meta.last_log_id.map_or(0, |id| id.index);
     // A start after this one does not tell again what was told here.
     let let_keep = || shared.let_keep(shared.applied().map_or(0, |id| id.index));
-    let (broker, received) = match data {
+    let (broker, received, volume) = match data {
         SnapshotData::Stored(store, info) if Arc::ptr_eq(&store, &shared.store) => {
-            (restore(&store, &info, None)?, false)
+            (restore(&store, &info, None)?, false, None)
         }
         SnapshotData::Stored(elsewhere, info) => {
             let mut writer = shared.store.snapshots.create().map_err(io::Error::other)?;
@@ -289,40 +235,33 @@ pub(crate) fn install(shared: &Arc<Shared>, meta: &SnapshotMeta, data: SnapshotD
             writer
                 .finish(codec::encode_snapshot_meta(meta).into())
                 .map_err(io::Error::other)?;
-            (broker, true)
+            (broker, true, None)
         }
         SnapshotData::Received(received) => {
-            let Received { broker, writer } = *received;
+            let Received {
+                broker,
+                writer,
+                volume,
+            } = *received;
             let_keep();
             writer
                 .finish(codec::encode_snapshot_meta(meta).into())
                 .map_err(io::Error::other)?;
-            (broker, true)
+            (broker, true, Some(volume))
         }
     };
-    let view = broker.snapshot();
     shared.replace(broker, meta);
     tracing::info!(index, received, "state restored from a snapshot");
 
-    if received || shared.store.contents.sweep_pending().map_err(io::Error::other)? {
-        let (log, shared) = (&shared.store.log, Arc::clone(shared));
-        // Long, if there are many contents; builds wait for it.
-        blocking::detach(log, "content-sweep", move || sweep(&shared, &view, index))?;
+    if let Some(volume) = volume {
+        let dropped = shared
+            .store
+            .contents
+            .drop_before(volume)
+            .map_err(io::Error::other)?;
+        tracing::info!(index, volumes = dropped, "older contents dropped");
     }
     Ok(())
-}
-
-/// Removes stored contents that the state at `index` does not refer to.
-fn sweep(shared: &Shared, view: &quorate_core::Snapshot, index: u64) {
-    let _maintenance = shared.maintenance.lock();
-    if shared.snapshot_index.load(Ordering::Acquire) != index {
-        return; // another snapshot came in between, and does its own
-    }
-    match shared.store.contents.retain(&mut live(view).into_iter(), index) {
-        Ok(removed) => tracing::info!(index, removed, "contents swept"),
-        // A failed write has stopped the store; whoever watches it stops the node.
-        Err(error) => tracing::error!(%error, "sweep of contents"),
-    }
 }
 
 fn restore(store: &Store, info: &SnapshotInfo, mut copy: Option<&mut SnapshotWriter>) -> io::Result<Broker> {
@@ -422,7 +361,7 @@ fn read_all(begin: wire::SnapshotBegin, store: &Store, info: &SnapshotInfo, put:
     }
 
     // All that is stored up to the index: what the image refers to, and perhaps
-    // some that it does not any more, which the receiver sweeps.
+    // some that it does not any more, which go with their volume there as here.
     let mut contents = Vec::new();
     let mut bytes = 0;
     for content in store.contents.range((0, 0)) {
@@ -604,8 +543,7 @@ fn store_all(
 ) -> io::Result<Received> {
     use wire::snapshot_frame::Frame;
     let store = &shared.store;
-    shared.upkeep.lock().strays = true;
-    store.contents.mark_sweep_pending().map_err(io::Error::other)?;
+    let volume = store.contents.begin_volume().map_err(io::Error::other)?;
     let mut writer = store.snapshots.create().map_err(io::Error::other)?;
 
     let mut sums = Sums::default();
@@ -658,5 +596,9 @@ fn store_all(
         ));
     }
     store.contents.flush().map_err(io::Error::other)?;
-    Ok(Received { broker, writer })
+    Ok(Received {
+        broker,
+        writer,
+        volume,
+    })
 }

@@ -31,7 +31,7 @@ use quorate_storage::{Journal, Store};
 use tokio::sync::{Notify, watch};
 
 use crate::blocking;
-use crate::snapshot::{self, Builder, SnapshotData, Upkeep, View};
+use crate::snapshot::{self, Builder, SnapshotData, View};
 use crate::types::{Answer, Batch, LeaderId, LogId, Member, SnapshotMeta, StoredMembership, TypeConfig};
 
 /// Is told what the state machine does, in log order, also for entries that are
@@ -118,7 +118,6 @@ pub(crate) struct Shared {
     pub(crate) broker: RwLock<Broker>,
     position: Mutex<Position>,
     observer: Arc<dyn Observer>,
-    pub(crate) upkeep: Mutex<Upkeep>,
     /// Held while contents or the snapshot pointer are being changed, on a
     /// thread that may block.
     pub(crate) maintenance: Mutex<()>,
@@ -151,7 +150,6 @@ impl StateMachine {
             broker: RwLock::new(Broker::new()),
             position: Mutex::default(),
             observer,
-            upkeep: Mutex::default(),
             maintenance: Mutex::new(()),
             snapshot_index: AtomicU64::new(0),
             snapshot_at: AtomicU64::new(0),
@@ -191,15 +189,13 @@ impl Shared {
         self.removed.send_replace(true);
     }
 
-    /// What the next snapshot is written of. Later drops of contents that it
-    /// names are remembered from here on.
+    /// What the next snapshot is written of.
     fn view(&self) -> View {
         let position = self.position.lock().clone();
         let (state, at) = {
             let broker = self.broker.read();
             (broker.snapshot(), broker.now())
         };
-        self.upkeep.lock().viewed = position.applied.map_or(0, |id| id.index);
         View {
             state,
             at,
@@ -222,7 +218,6 @@ impl Shared {
             applied: meta.last_log_id,
             membership: meta.last_membership.clone(),
         };
-        self.upkeep.lock().reset(index);
         let term = meta.last_log_id.map_or(0, |id| id.leader_id.term);
         self.observer.restored(index, term, &self.broker.read());
         drop(old);
@@ -314,7 +309,6 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                         applied: &applied,
                     };
                     self.shared.tell_answering(id, payload);
-                    self.shared.upkeep.lock().note(id.index, &applied.effects);
                     observed = Some((applied.effects, applied.events));
                     Answer {
                         outcomes: applied.outcomes,

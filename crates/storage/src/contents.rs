@@ -1,57 +1,71 @@
 //! Message contents that outlived their log entry.
 //!
 //! A content lives in its log entry first. When a snapshot covers that entry and the message is still alive,
-//! its content is copied here, so that the log can be purged. It is named by the entry's index and its
-//! number within the entry, and cut into parts of at most 16 KiB:
+//! its content is copied here, so that the log can be purged. Its *id* is the entry's index and its number within the
+//! entry.
 //!
-//! ```text
-//! space meta    node: u64 LE node id       sweep: empty, there while orphans may exist
-//!               sequence: u64 LE, grows by one with each flush      (values as in `meta`)
-//! space parts   key    u64 BE index, u32 BE number, u16 BE part
-//!               value  u8 format = 1, u32 LE crc32 of key and rest, rest = u32 LE content length, bytes;
-//!                      empty where a crash interrupted the writing: as if the key were not there
-//! ```
+//! # Volumes
 //!
-//! The order of things around a snapshot makes this safe without transactions: `put_all`, `flush`, then
-//! [`SnapshotWriter::finish`](crate::SnapshotWriter::finish), then purge the log. What a crash leaves behind
-//! in between is an orphan: a content that no snapshot names. [`Contents::retain`] sweeps those.
+//! Contents are kept in *volumes*, a database and a directory each: `data/contents/<number as 016x>`. They are put
+//! into the newest one; when that holds [`Options::contents_volume_bytes`], a newer one is begun. No content is ever
+//! removed singly: a volume is dropped as a whole, once nothing in it is alive, and one in which little is alive has
+//! that copied to the newest first ([`Contents::retain`]). Contents that nobody refers to, which a crash may leave,
+//! go with their volume like all others.
+//!
+//! Within a volume the ids ascend in the order of writing. So each volume knows its lowest and its highest id, runs of
+//! contents (see `run`) do not overlap, and a search looks at one key. What would break the order begins a new volume:
+//! contents that are written again after a crash or are copied from older volumes. The same content may be in
+//! several volumes, always with the same bytes.
+//!
+//! # Trust
+//!
+//! `data/contents/VOLUMES` lists the volumes (see `list`), and is durable before a volume is used and before one is removed:
+//!
+//! 1. *begin*: end the newest volume with the mark `sealed`, and flush; create the next, and flush; list it; use it.
+//! 2. *drop*: flush what was copied; list the others; remove the directory, when the last reader is done with it.
+//!
+//! Only the newest volume has anything that is not flushed. Flushes are numbered across volumes; the newest has the number of the
+//! last, and the witness `progress-contents` knows how far it must reach. An open refuses a listed volume that is missing,
+//! belongs to another node, or is not the newest and not sealed.
+//!
+//! The order of things around a snapshot makes all this safe without transactions: `put_all`, `flush`, then
+//! [`SnapshotWriter::finish`](crate::SnapshotWriter::finish), then purge the log and `retain`.
 
-use std::path::Path;
+mod list;
+mod run;
+mod shelf;
+mod volume;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::Mutex;
-use quorate_mutants::mutant;
 
+use self::run::Packer;
+use self::shelf::Shelf;
+#[cfg(feature = "simulation")]
+pub(crate) use self::volume::PARTS;
+use self::volume::{Cursor, Found, Held, Volume};
+use crate::Options;
 use crate::door::Door;
-use crate::engine::disk::Disk;
-use crate::engine::{Engine, Layout, Pair, Space, SpaceName, VALUE_LEN_MAX};
 use crate::error::{OpenError, StorageError};
 use crate::failure::Failure;
+use crate::medium::Medium;
 use crate::progress::Witness;
 use crate::throttle::Throttle;
-use crate::{Options, compact, meta};
 
-/// The names of the spaces, in the order of [`META`] and [`PARTS`].
-pub(crate) const SPACES: [SpaceName; 2] = [("meta", Layout::Map), ("parts", Layout::Map)];
-const META: Space = Space(0);
-pub(crate) const PARTS: Space = Space(1);
-
-const NODE: &str = "node";
-const SWEEP: &str = "sweep";
-const SEQUENCE: &str = "sequence";
-
-const FORMAT: u8 = 1;
-const HEAD: usize = 1 + 4;
-const LEN: usize = 4;
-const PART_BYTES: usize = VALUE_LEN_MAX - HEAD - LEN;
-const KEY_LEN: usize = 8 + 4 + 2;
-const CONTENT_LEN_MAX: usize = PART_BYTES * u16::MAX as usize;
+/// Index of the log entry, and number within it.
+type Id = (u64, u32);
 
 /// So many bytes are written together, and flushed, so that the final flush is short.
-const FLUSH_EVERY: usize = 1 << 20;
-/// Keys looked at, or removed, in one go.
-const SLICE: usize = 256;
+const FLUSH_EVERY: u64 = 1 << 20;
+/// A volume of which less than one in so many is alive is rewritten; and one that holds less than one in so many
+/// of the bytes that it may hold counts as small.
+const THIN: u64 = 4;
+/// Volumes that were ended while they were small are put together when there are more than these.
+const SMALL_MAX: usize = 4;
 
 /// One content and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,451 +78,530 @@ pub struct Content {
     pub bytes: Bytes,
 }
 
+impl Content {
+    fn id(&self) -> Id {
+        (self.index, self.number)
+    }
+}
+
 /// A cheap handle on the stored contents. Every call may block on the disk.
 #[derive(Clone)]
 pub struct Contents {
     inner: Arc<Inner>,
 }
 
-/// The open database, before anything uses it.
-pub(crate) struct ContentsDatabase {
-    pub(crate) engine: Arc<dyn Engine>,
+/// The open volumes, before anything uses them.
+pub(crate) struct OpenVolumes {
+    volumes: Vec<Arc<Volume>>,
+    shelf: Arc<Shelf>,
+    medium: Arc<dyn Medium>,
+    dir: PathBuf,
+    node: u64,
     /// The number of the last flush.
     pub(crate) sequence: u64,
-    /// Is told of each further one.
-    pub(crate) progress: Box<dyn Witness>,
 }
 
 struct Inner {
-    engine: Arc<dyn Engine>,
+    medium: Arc<dyn Medium>,
+    dir: PathBuf,
+    node: u64,
+    /// In ascending order of their numbers, and never empty: the last one is the newest.
+    volumes: Mutex<Vec<Arc<Volume>>>,
+    shelf: Arc<Shelf>,
+    /// Held by whoever adds contents, or begins or drops a volume, all the while. Taken before the others.
+    writing: Mutex<()>,
     flushes: Mutex<Flushes>,
     failure: Arc<Failure>,
     bytes_per_second: Option<u64>,
+    volume_bytes: u64,
+    cache_bytes: u64,
     _door: Option<Arc<Door>>,
 }
 
-/// Counts the flushes, in the database and beside it.
+/// Counts the flushes, in the newest volume and beside it.
 struct Flushes {
     sequence: u64,
     progress: Box<dyn Witness>,
 }
 
-impl Contents {
-    /// Makes an empty database a node's.
-    pub(crate) fn create(engine: &dyn Engine, node: u64) -> Result<(), StorageError> {
-        engine.put(META, NODE.as_bytes(), &meta::encode(NODE, &node.to_le_bytes()))?;
-        engine.flush()
+impl OpenVolumes {
+    /// Makes an empty directory a node's.
+    pub(crate) fn create(medium: &Arc<dyn Medium>, dir: &Path, node: u64) -> Result<(), StorageError> {
+        let shelf = Arc::default();
+        Volume::create(medium, &shelf, list::path_of(dir, 1), 1, node, 0, 1 << 20)?;
+        list::write(&**medium, dir, &[1])
     }
 
-    /// Checks that the database in `path` is the node's own and holds everything up to flush `reached`. Changes
-    /// nothing that it holds. Answers the number of its last flush.
-    pub(crate) fn check(engine: &dyn Engine, path: &Path, node: u64, reached: u64) -> Result<u64, OpenError> {
-        let damaged = |what: String| OpenError::damaged(path.join("db"), what);
-        let number = |name| read_number(engine, name).map_err(|error| damaged(error.to_string()));
-        let owner = number(NODE)?.ok_or_else(|| damaged("it names no node".into()))?;
-        if owner != node {
-            return Err(damaged(format!(
-                "it belongs to node {owner:016x}, this directory to {node:016x}"
-            )));
-        }
-        let sequence = number(SEQUENCE)?.unwrap_or(0);
-        if sequence < reached {
-            return Err(damaged(format!(
-                "it ends at flush {sequence}, but flush {reached} was confirmed"
-            )));
-        }
-        Ok(sequence)
-    }
-
-    /// Rewrites the database if its file is much larger than what it holds.
-    pub(crate) fn compact(engine: Disk, options: &Options) -> Result<Disk, OpenError> {
-        let live_bytes = || {
-            let mut total = 0;
-            for pair in engine.ascend(PARTS, &[]) {
-                total += pair?.1.len() as u64;
+    /// Looks which volumes there are and must be, and changes nothing. The directories of those that must be.
+    pub(crate) fn look(medium: &dyn Medium, dir: &Path) -> Result<Vec<PathBuf>, OpenError> {
+        let names = medium.names(dir)?;
+        let mut paths = Vec::new();
+        for number in list::read(medium, dir)? {
+            let path = list::path_of(dir, number);
+            if !names.iter().any(|name| list::number_of(name) == Some(number)) {
+                return Err(OpenError::damaged(path, "it is missing"));
             }
-            Ok(total)
-        };
-        if !compact::is_due(&engine, options.compact_bytes_min, live_bytes)? {
-            return Ok(engine);
+            paths.push(path);
         }
-        let spaces = SPACES.map(|name| (name, &[][..]));
-        compact::rewrite(engine, &spaces, options.contents_cache_bytes)
+        Ok(paths)
     }
 
-    /// Begins a run: makes durable what an earlier one left, and notes whether it may have left orphans.
-    pub(crate) fn begin_run(engine: &dyn Engine, clean: bool) -> Result<(), StorageError> {
-        if !clean {
-            put_sweep(engine)?;
-            engine.flush()?;
+    /// Opens the volumes, and checks that they are the node's own and hold everything up to flush `reached`. Changes
+    /// nothing that they hold.
+    pub(crate) fn open(
+        medium: Arc<dyn Medium>,
+        dir: &Path,
+        node: u64,
+        reached: u64,
+        options: &Options,
+    ) -> Result<Self, OpenError> {
+        Self::look(&*medium, dir)?;
+        let numbers = list::read(&*medium, dir)?;
+        let newest = numbers.last().copied();
+        let shelf = Arc::default();
+        let mut volumes = Vec::new();
+        let mut sequence = 0;
+        for number in numbers {
+            let path = list::path_of(dir, number);
+            let is_newest = Some(number) == newest;
+            let cache_bytes = options.contents_cache_bytes / if is_newest { 1 } else { THIN };
+            let volume = Volume::open(&medium, &shelf, &path, number, node, cache_bytes)?;
+            let damaged = |what: String| OpenError::damaged(path.join("db"), what);
+            if is_newest {
+                sequence = volume.sequence().map_err(|error| damaged(error.to_string()))?;
+                if sequence < reached {
+                    return Err(damaged(format!(
+                        "it ends at flush {sequence}, but flush {reached} was confirmed"
+                    )));
+                }
+            } else if !volume.held().sealed {
+                return Err(damaged(
+                    "it is not the newest volume, and its end is missing".into(),
+                ));
+            } else {
+                volume.close();
+            }
+            volumes.push(Arc::new(volume));
         }
-        Ok(())
+        Ok(OpenVolumes {
+            volumes,
+            shelf,
+            medium,
+            dir: dir.to_owned(),
+            node,
+            sequence,
+        })
     }
 
-    /// A handle on the opened database.
+    /// Removes what is left of volumes that were being begun or dropped.
+    pub(crate) fn clean_up(&self) -> Result<(), StorageError> {
+        for name in self.medium.names(&self.dir)? {
+            let Some(number) = list::number_of(&name) else {
+                continue;
+            };
+            if self.volumes.iter().all(|volume| volume.number != number) {
+                let path = list::path_of(&self.dir, number);
+                tracing::info!(volume = %path.display(), "removing a volume that was never used or is dropped");
+                self.medium.remove(&path)?;
+            }
+        }
+        self.medium.sync(&self.dir)
+    }
+}
+
+impl Contents {
+    /// A handle on the opened volumes.
     pub(crate) fn new(
-        database: ContentsDatabase,
+        opened: OpenVolumes,
+        progress: Box<dyn Witness>,
         failure: Arc<Failure>,
         options: &Options,
         door: Option<Arc<Door>>,
     ) -> Self {
-        let ContentsDatabase {
-            engine,
+        let OpenVolumes {
+            volumes,
+            shelf,
+            medium,
+            dir,
+            node,
             sequence,
-            progress,
-        } = database;
+        } = opened;
         Contents {
             inner: Arc::new(Inner {
-                engine,
+                medium,
+                dir,
+                node,
+                volumes: Mutex::new(volumes),
+                shelf,
+                writing: Mutex::new(()),
                 flushes: Mutex::new(Flushes { sequence, progress }),
                 failure,
                 bytes_per_second: options.snapshot_bytes_per_second,
+                volume_bytes: options.contents_volume_bytes.max(1),
+                cache_bytes: options.contents_cache_bytes,
                 _door: door,
             }),
         }
     }
 
+    // --------------------------------------------------------------- writing
+
     /// Writes contents, given in ascending order, no faster than [`Options::snapshot_bytes_per_second`], and returns
-    /// their bytes. Writing one again is fine. None of them is durable before [`Contents::flush`].
+    /// their bytes. Writing one again is fine. None of them is durable before [`Contents::flush`]. Waits until nobody
+    /// else writes.
     pub fn put_all(&self, items: &mut dyn Iterator<Item = (u64, u32, Bytes)>) -> Result<u64, StorageError> {
-        let mut throttle = Throttle::new(self.inner.bytes_per_second);
-        let mut total = 0;
-        let mut parts = Vec::new();
-        let mut parts_bytes = 0;
-        for (index, number, bytes) in items {
-            self.write(|| encode_parts(index, number, &bytes, &mut parts))?;
-            total += bytes.len() as u64;
-            parts_bytes += bytes.len();
-            if parts_bytes >= FLUSH_EVERY {
-                self.write(|| self.inner.engine.put_all(PARTS, &parts))?;
-                self.flush()?;
-                parts.clear();
-                parts_bytes = 0;
-            }
-            throttle.spend(bytes.len());
-        }
-        self.write(|| self.inner.engine.put_all(PARTS, &parts))?;
-        Ok(total)
+        let _writing = self.inner.writing.lock();
+        self.pour(&mut items.map(|(index, number, bytes)| Ok(Content { index, number, bytes })))
     }
 
-    /// Makes everything written and removed so far durable.
+    /// Makes everything written so far durable.
     pub fn flush(&self) -> Result<(), StorageError> {
         let mut flushes = self.inner.flushes.lock();
         self.write(|| {
             let sequence = flushes.sequence + 1;
-            let value = meta::encode(SEQUENCE, &sequence.to_le_bytes());
-            self.inner.engine.put(META, SEQUENCE.as_bytes(), &value)?;
-            self.inner.engine.flush()?;
-            self.inner.engine.check()?;
+            self.newest().flush(sequence)?;
             flushes.sequence = sequence;
             flushes.progress.note(sequence)
         })
     }
 
-    /// Reads a content of `len` bytes; `None` if it is not here.
-    pub fn get(&self, index: u64, number: u32, len: usize) -> Result<Option<Bytes>, StorageError> {
-        let mut content = BytesMut::with_capacity(len);
-        for part in 0..part_count(len) {
-            let key = encode_key(index, number, part);
-            let value = self.inner.engine.get(PARTS, &key)?;
-            let Some(value) = value.filter(|value| !value.is_empty()) else {
-                return if part == 0 {
-                    Ok(None)
-                } else {
-                    Err(damaged(&key, "it is missing"))
-                };
-            };
-            let (content_len, bytes) = decode_part(&key, &value)?;
-            if content_len != len {
-                return Err(damaged(
-                    &key,
-                    &format!("it is of a content of {content_len} bytes, not {len}"),
-                ));
-            }
-            if len <= PART_BYTES {
-                return Ok(Some(bytes));
-            }
-            content.extend_from_slice(&bytes);
-        }
-        Ok(Some(content.freeze()))
+    /// Begins a new volume, durably, if the newest one is not empty. Answers the number of the newest one: what is
+    /// written from here on is in it or in a newer one. See [`Contents::drop_before`].
+    pub fn begin_volume(&self) -> Result<u64, StorageError> {
+        let _writing = self.inner.writing.lock();
+        Ok(self.begin()?.number)
     }
 
-    /// Removes contents, given as index, number and length; missing ones are fine. Not flushed: a removal
-    /// that a crash undoes leaves an orphan, which the next sweep finds.
-    pub fn remove_all(&self, items: &mut dyn Iterator<Item = (u64, u32, usize)>) -> Result<(), StorageError> {
-        for (index, number, len) in items {
-            for part in 0..part_count(len) {
-                self.write(|| self.inner.engine.remove(PARTS, &encode_key(index, number, part)))?;
+    /// Adds contents to the newest volume, or to new ones. The caller holds `writing`.
+    fn pour(
+        &self,
+        items: &mut dyn Iterator<Item = Result<Content, StorageError>>,
+    ) -> Result<u64, StorageError> {
+        let mut throttle = Throttle::new(self.inner.bytes_per_second);
+        let mut packer = Packer::default();
+        let mut volume = self.newest();
+        let mut total = 0;
+        for item in items {
+            let content = item?;
+            let held = volume.held();
+            let last = packer.last().or(held.ids.map(|(_, highest)| highest));
+            let full = held.bytes + packer.bytes() >= self.inner.volume_bytes;
+            if held.sealed || full || last.is_some_and(|last| content.id() <= last) {
+                self.put(&volume, &mut packer)?;
+                volume = self.begin()?;
             }
+            packer.add(content.id(), &content.bytes)?;
+            total += content.bytes.len() as u64;
+            if packer.bytes() >= FLUSH_EVERY {
+                self.put(&volume, &mut packer)?;
+                self.flush()?;
+            }
+            throttle.spend(content.bytes.len());
         }
+        self.put(&volume, &mut packer)?;
+        Ok(total)
+    }
+
+    fn put(&self, volume: &Volume, packer: &mut Packer) -> Result<(), StorageError> {
+        match packer.take() {
+            Some(packed) => self.write(|| volume.put(&packed)),
+            None => self.inner.failure.check(),
+        }
+    }
+
+    /// Begins a new volume if the newest is not empty. The caller holds `writing`.
+    fn begin(&self) -> Result<Arc<Volume>, StorageError> {
+        // So that no flush goes to a volume that has ended.
+        let flushes = self.inner.flushes.lock();
+        let newest = self.newest();
+        if newest.held().ids.is_none() && !newest.held().sealed {
+            return Ok(newest);
+        }
+        self.write(|| {
+            let inner = &self.inner;
+            newest.seal()?;
+            let number = newest.number + 1;
+            let path = list::path_of(&inner.dir, number);
+            let volume = Arc::new(Volume::create(
+                &inner.medium,
+                &inner.shelf,
+                path,
+                number,
+                inner.node,
+                flushes.sequence,
+                inner.cache_bytes,
+            )?);
+            let mut volumes = self.volumes();
+            volumes.push(Arc::clone(&volume));
+            self.list(volumes)?;
+            Ok(volume)
+        })
+    }
+
+    /// Has these be the volumes, durably.
+    fn list(&self, volumes: Vec<Arc<Volume>>) -> Result<(), StorageError> {
+        let numbers: Vec<u64> = volumes.iter().map(|volume| volume.number).collect();
+        list::write(&*self.inner.medium, &self.inner.dir, &numbers)?;
+        *self.inner.volumes.lock() = volumes;
         Ok(())
     }
 
-    /// Removes every content of entries up to `index_max` that `live` does not name, makes that durable and
-    /// ends the pending sweep. `live` must be in ascending order. Returns how many parts were removed.
-    ///
-    /// `index_max` keeps the sweep away from contents that are written while it runs: give the index at which
-    /// `live` was taken.
-    pub fn retain(
-        &self,
-        live: &mut dyn Iterator<Item = (u64, u32)>,
-        index_max: u64,
-    ) -> Result<u64, StorageError> {
-        let mut live = live.peekable();
-        let mut cursor = vec![0; KEY_LEN];
-        let mut removed = 0;
-        loop {
-            let slice: Vec<_> = self.inner.engine.ascend(PARTS, &cursor).take(SLICE).collect();
-            let whole = slice.len() == SLICE;
-            let mut beyond = false;
-            for pair in slice {
-                let (key, _value) = pair?;
-                let (index, number, _part) = decode_key(&key)?;
-                if index > index_max {
-                    beyond = true;
-                    break;
-                }
-                while live.next_if(|name| *name < (index, number)).is_some() {}
-                if live.peek() != Some(&(index, number)) {
-                    self.write(|| self.inner.engine.remove(PARTS, &key))?;
-                    removed += 1;
-                }
-                // The next key that could follow this one.
-                cursor = [&key[..], &[0]].concat();
-            }
-            if beyond || !whole {
-                break;
-            }
-        }
-        self.write(|| self.inner.engine.remove(META, SWEEP.as_bytes()))?;
-        self.flush()?;
-        Ok(removed)
+    fn volumes(&self) -> Vec<Arc<Volume>> {
+        self.inner.volumes.lock().clone()
     }
 
-    /// Notes, durably, that orphans may exist: before a snapshot from elsewhere replaces the own one. An
-    /// unclean stop is noted by the store itself.
-    pub fn mark_sweep_pending(&self) -> Result<(), StorageError> {
-        self.write(|| put_sweep(&*self.inner.engine))?;
-        self.flush()
-    }
-
-    /// Whether orphans may exist, so that [`Contents::retain`] is due.
-    pub fn sweep_pending(&self) -> Result<bool, StorageError> {
-        Ok(self.inner.engine.get(META, SWEEP.as_bytes())?.is_some())
-    }
-
-    /// Walks the contents in order, from a name on. One that a crash cut short while it was written is left
-    /// out.
-    pub fn range(&self, from: (u64, u32)) -> impl Iterator<Item = Result<Content, StorageError>> + '_ {
-        let mut walk = self
-            .inner
-            .engine
-            .ascend(PARTS, &encode_key(from.0, from.1, 0))
-            .filter(|pair| !matches!(pair, Ok((_key, value)) if value.is_empty()))
-            .peekable();
-        std::iter::from_fn(move || {
-            loop {
-                let content = gather(&mut walk).transpose()?;
-                match content {
-                    Ok(None) => {}
-                    Ok(Some(content)) => return Some(Ok(content)),
-                    Err(error) => return Some(Err(error)),
-                }
-            }
-        })
+    fn newest(&self) -> Arc<Volume> {
+        let volumes = self.inner.volumes.lock();
+        Arc::clone(volumes.last().expect("there is always a volume"))
     }
 
     fn write<T>(&self, step: impl FnOnce() -> Result<T, StorageError>) -> Result<T, StorageError> {
         self.inner.failure.check()?;
-        let result = step();
-        match &result {
-            // The caller's mistake, and nothing was written.
-            Err(StorageError::TooLarge { .. }) => result,
-            _ => self.inner.failure.note(result),
+        self.inner.failure.note(step())
+    }
+
+    // -------------------------------------------------------------- dropping
+
+    /// Gives back the space of contents that are not `live`: drops volumes in which nothing is, and rewrites those in
+    /// which little is, as many as hold no more than [`Options::contents_volume_bytes`] of live ones together; the
+    /// rest waits for the next call. Durable when it returns. Answers how many volumes were dropped.
+    ///
+    /// `live` are the ids of all live contents of entries up to `index_max`, in ascending order. Volumes with contents of
+    /// later entries are left alone, so give the index at which `live` was taken. Whatever would have to go on
+    /// with older contents after a crash must be durable without them: call it when the image's pointer is.
+    pub fn retain(&self, live: &[(u64, u32)], index_max: u64) -> Result<usize, StorageError> {
+        let _writing = self.inner.writing.lock();
+        let before = self.volumes();
+        if let Some(newest) = before.last()
+            && Share::of(newest, live, index_max).is_some_and(|share| share.live == 0)
+        {
+            self.begin()?;
         }
+        let newest = self.newest().number;
+        let mut dead = BTreeSet::new();
+        let (mut thin, mut small) = (Vec::new(), Vec::new());
+        for volume in before.iter().filter(|volume| volume.number != newest) {
+            let Some(share) = Share::of(volume, live, index_max) else {
+                continue;
+            };
+            if share.live == 0 {
+                dead.insert(volume.number);
+            } else if share.live * THIN < share.held.count {
+                thin.push((share, volume));
+            } else if share.held.bytes * THIN < self.inner.volume_bytes {
+                small.push((share, volume));
+            }
+        }
+        if small.len() > SMALL_MAX {
+            thin.append(&mut small);
+            thin.sort_by_key(|(_, volume)| volume.number);
+        }
+        let mut room = self.inner.volume_bytes;
+        let mut rewritten = Vec::new();
+        for (share, volume) in thin {
+            let bytes = share.bytes();
+            if bytes > room && !rewritten.is_empty() {
+                break;
+            }
+            room = room.saturating_sub(bytes);
+            rewritten.push(Arc::clone(volume));
+        }
+        self.rewrite(&rewritten, live)?;
+        dead.extend(rewritten.iter().map(|volume| volume.number));
+        self.drop_volumes(|number| dead.contains(&number))
     }
-}
 
-fn read_number(engine: &dyn Engine, name: &str) -> Result<Option<u64>, StorageError> {
-    let Some(value) = engine.get(META, name.as_bytes())? else {
-        return Ok(None);
-    };
-    meta::take_u64(&mut meta::decode(name, &value)?).map(Some)
-}
-
-fn put_sweep(engine: &dyn Engine) -> Result<(), StorageError> {
-    engine.put(META, SWEEP.as_bytes(), &meta::encode(SWEEP, &[]))
-}
-
-/// The next content of a walk over parts: `None` at the end, `Some(None)` for an incomplete one.
-fn gather(
-    walk: &mut std::iter::Peekable<impl Iterator<Item = Result<Pair, StorageError>>>,
-) -> Result<Option<Option<Content>>, StorageError> {
-    let Some((key, value)) = walk.next().transpose()? else {
-        return Ok(None);
-    };
-    let (index, number, first) = decode_key(&key)?;
-    let (len, bytes) = decode_part(&key, &value)?;
-    if len <= PART_BYTES {
-        return Ok(Some(Some(Content { index, number, bytes })));
+    /// Drops all volumes older than `number`, durably: everything that is alive must be in it or in newer ones. Answers
+    /// how many.
+    pub fn drop_before(&self, number: u64) -> Result<usize, StorageError> {
+        let _writing = self.inner.writing.lock();
+        self.drop_volumes(|other| other < number)
     }
-    let mut content = BytesMut::with_capacity(len);
-    content.extend_from_slice(&bytes);
-    let mut whole = first == 0;
-    let mut expected = first;
-    while let Some((key, value)) = walk
-        .next_if(|pair| matches!(pair, Ok((key, _)) if key.starts_with(&encode_key(index, number, 0)[..12])))
-        .transpose()?
-    {
-        expected += 1;
-        whole &= decode_key(&key)?.2 == expected;
-        content.extend_from_slice(&decode_part(&key, &value)?.1);
-    }
-    whole &= content.len() == len;
-    Ok(Some(whole.then(|| Content {
-        index,
-        number,
-        bytes: content.freeze(),
-    })))
-}
 
-/// Adds the parts of a content, as the database has them.
-fn encode_parts(index: u64, number: u32, content: &[u8], parts: &mut Vec<Pair>) -> Result<(), StorageError> {
-    if content.len() > CONTENT_LEN_MAX {
-        let (len, max) = (content.len() as u64, CONTENT_LEN_MAX as u64);
-        return Err(StorageError::TooLarge {
-            what: "content",
-            len,
-            max,
+    /// Copies what is live in some volumes, and not in a newer one, to the newest, durably.
+    fn rewrite(&self, volumes: &[Arc<Volume>], live: &[Id]) -> Result<(), StorageError> {
+        if volumes.is_empty() {
+            return Ok(());
+        }
+        let others: Vec<_> = self
+            .volumes()
+            .into_iter()
+            .filter(|other| volumes.iter().all(|volume| volume.number != other.number))
+            .collect();
+        let elsewhere = |id: Id, than: u64| {
+            for other in others
+                .iter()
+                .filter(|other| other.number > than && other.spans(id))
+            {
+                if matches!(other.find(id)?, Found::Whole(_)) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        let mut walk = Walk::new(volumes.to_vec(), (0, 0));
+        let mut wanted = std::iter::from_fn(|| {
+            loop {
+                match walk.step().transpose()? {
+                    Ok((number, content)) => {
+                        if live.binary_search(&content.id()).is_err() {
+                            continue;
+                        }
+                        match elsewhere(content.id(), number) {
+                            Ok(true) => {}
+                            Ok(false) => return Some(Ok(content)),
+                            Err(error) => return Some(Err(error)),
+                        }
+                    }
+                    Err(error) => return Some(Err(error)),
+                }
+            }
         });
+        let bytes = self.pour(&mut wanted)?;
+        tracing::debug!(volumes = volumes.len(), bytes, "rewrote volumes of contents");
+        self.flush()
     }
-    for part in 0..part_count(content.len()) {
-        let from = usize::from(part) * PART_BYTES;
-        let bytes = &content[from..content.len().min(from + PART_BYTES)];
-        let key = encode_key(index, number, part);
-        let mut value = BytesMut::with_capacity(HEAD + LEN + bytes.len());
-        value.put_u8(FORMAT);
-        value.put_u32_le(0);
-        value.put_u32_le(content.len() as u32);
-        value.put_slice(bytes);
-        let crc = checksum(&key, &value[HEAD..]);
-        value[1..HEAD].copy_from_slice(&crc.to_le_bytes());
-        parts.push((Bytes::copy_from_slice(&key), value.freeze()));
-    }
-    Ok(())
-}
 
-/// An empty content has one empty part.
-fn part_count(len: usize) -> u16 {
-    u16::try_from(len.div_ceil(PART_BYTES).max(1)).unwrap_or(u16::MAX)
-}
-
-fn encode_key(index: u64, number: u32, part: u16) -> [u8; KEY_LEN] {
-    let mut key = [0; KEY_LEN];
-    key[..8].copy_from_slice(&index.to_be_bytes());
-    key[8..12].copy_from_slice(&number.to_be_bytes());
-    key[12..].copy_from_slice(&part.to_be_bytes());
-    key
-}
-
-fn decode_key(key: &[u8]) -> Result<(u64, u32, u16), StorageError> {
-    if key.len() != KEY_LEN {
-        return Err(StorageError::corrupt(format!(
-            "content key of {} bytes",
-            key.len()
-        )));
-    }
-    Ok((
-        u64::from_be_bytes(key[..8].try_into().expect("eight bytes")),
-        u32::from_be_bytes(key[8..12].try_into().expect("four bytes")),
-        u16::from_be_bytes(key[12..].try_into().expect("two bytes")),
-    ))
-}
-
-/// The length of the whole content, and the bytes of this part.
-fn decode_part(key: &[u8], value: &Bytes) -> Result<(usize, Bytes), StorageError> {
-    if value.len() < HEAD + LEN || value[0] != FORMAT {
-        return Err(damaged(key, "unknown format"));
-    }
-    let sound = value[1..HEAD] == checksum(key, &value[HEAD..]).to_le_bytes();
-    if !sound && !mutant!("checksum-not-verified") {
-        return Err(damaged(key, "wrong checksum"));
-    }
-    let len = u32::from_le_bytes(value[HEAD..HEAD + LEN].try_into().expect("four bytes")) as usize;
-    Ok((len, value.slice(HEAD + LEN..)))
-}
-
-fn checksum(key: &[u8], rest: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(key);
-    hasher.update(rest);
-    hasher.finalize()
-}
-
-fn damaged(key: &[u8], what: &str) -> StorageError {
-    match decode_key(key) {
-        Ok((index, number, part)) => {
-            StorageError::corrupt(format!("content {index}/{number} part {part}: {what}"))
+    /// Drops volumes. Never the newest. The caller holds `writing`.
+    fn drop_volumes(&self, gone: impl Fn(u64) -> bool) -> Result<usize, StorageError> {
+        let mut volumes = self.volumes();
+        let newest = self.newest().number;
+        let dropped: Vec<_> = volumes
+            .extract_if(.., |volume| volume.number != newest && gone(volume.number))
+            .collect();
+        if dropped.is_empty() {
+            return Ok(0);
         }
-        Err(error) => error,
+        self.write(|| self.list(volumes))?;
+        for volume in &dropped {
+            tracing::debug!(volume = %volume.path().display(), held = ?volume.held(), "dropping a volume of contents");
+            // The last reader removes it.
+            volume.remove_when_dropped();
+        }
+        Ok(dropped.len())
+    }
+
+    // --------------------------------------------------------------- reading
+
+    /// Reads a content of `len` bytes; `None` if it is not here.
+    pub fn get(&self, index: u64, number: u32, len: usize) -> Result<Option<Bytes>, StorageError> {
+        let id = (index, number);
+        let spanning: Vec<_> = {
+            let volumes = self.inner.volumes.lock();
+            let newest_first = volumes.iter().rev();
+            newest_first.filter(|volume| volume.spans(id)).cloned().collect()
+        };
+        let mut partly = None;
+        for volume in spanning {
+            match volume.find(id)? {
+                Found::Whole(bytes) if bytes.len() == len => return Ok(Some(bytes)),
+                Found::Whole(bytes) => {
+                    return Err(StorageError::corrupt(format!(
+                        "content {index}/{number}: it is of {} bytes, not {len}",
+                        bytes.len()
+                    )));
+                }
+                Found::Partly(error) => partly = partly.or(Some(error)),
+                Found::Nothing => {}
+            }
+        }
+        partly.map_or(Ok(None), Err)
+    }
+
+    /// Walks the contents in order, from a name on. One that a crash cut short while it was written is left
+    /// out. Dropped volumes stay until the walk is done with them.
+    pub fn range(&self, from: (u64, u32)) -> impl Iterator<Item = Result<Content, StorageError>> + '_ {
+        let mut walk = Walk::new(self.volumes(), from);
+        std::iter::from_fn(move || {
+            let step = walk.step().transpose()?;
+            Some(step.map(|(_, content)| content))
+        })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::memory::Memory;
+/// How much of a volume is alive, at most.
+struct Share {
+    held: Held,
+    /// Live contents with ids in its range, some of which may be elsewhere; but 0 says that nothing in it is alive.
+    live: u64,
+}
 
-    fn put(engine: &dyn Engine, index: u64, number: u32, content: &[u8]) -> Result<(), StorageError> {
-        let mut parts = Vec::new();
-        encode_parts(index, number, content, &mut parts)?;
-        engine.put_all(PARTS, &parts)
+impl Share {
+    /// `None` if the volume is empty or has contents of entries after `index_max`.
+    fn of(volume: &Volume, live: &[Id], index_max: u64) -> Option<Share> {
+        let held = volume.held();
+        let (lowest, highest) = held.ids.filter(|(_, highest)| highest.0 <= index_max)?;
+        let from = live.partition_point(|id| *id < lowest);
+        let to = live.partition_point(|id| *id <= highest);
+        let live = (to - from) as u64;
+        Some(Share { held, live })
     }
 
-    #[test]
-    fn a_part_looks_like_this() {
-        let engine = Memory::default();
-        put(&engine, 258, 3, b"hi").unwrap();
-        let (key, value) = engine.ascend(PARTS, &[]).next().unwrap().unwrap();
-        assert_eq!(key[..], [0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 3, 0, 0]);
-        assert_eq!(value[..], [1, 0x2d, 0x6a, 0x89, 0x1f, 2, 0, 0, 0, b'h', b'i']);
+    /// Bytes that are alive, about.
+    fn bytes(&self) -> u64 {
+        let Held { count, bytes, .. } = self.held;
+        bytes / count.max(1) * self.live.min(count)
     }
+}
 
-    #[test]
-    fn a_content_cut_short_by_a_crash_is_left_out_of_a_walk_and_an_error_to_a_reader() {
-        let engine = Memory::default();
-        for index in 1..=3 {
-            put(&engine, index, 0, &vec![7; 40_000]).unwrap();
+/// Walks several volumes as one: in order, each content once.
+struct Walk {
+    /// Not begun yet, in descending order of their lowest ids.
+    waiting: Vec<(Id, Arc<Volume>)>,
+    cursors: Vec<Cursor>,
+    from: Id,
+}
+
+impl Walk {
+    fn new(volumes: Vec<Arc<Volume>>, from: Id) -> Self {
+        let mut waiting: Vec<_> = volumes
+            .into_iter()
+            .filter_map(|volume| {
+                let (lowest, highest) = volume.held().ids?;
+                (highest >= from).then_some((lowest, volume))
+            })
+            .collect();
+        waiting.sort_by_key(|(lowest, _)| std::cmp::Reverse(*lowest));
+        Walk {
+            waiting,
+            cursors: Vec::new(),
+            from,
         }
-        engine.remove(PARTS, &encode_key(2, 0, 1)).unwrap();
-        engine.remove(PARTS, &encode_key(3, 0, 2)).unwrap();
-        let mut walk = engine.ascend(PARTS, &[]).peekable();
-        assert_eq!(
-            gather(&mut walk).unwrap().unwrap().unwrap().bytes,
-            vec![7; 40_000]
-        );
-        assert_eq!(gather(&mut walk).unwrap(), Some(None), "the middle is missing");
-        assert_eq!(gather(&mut walk).unwrap(), Some(None), "the end is missing");
-        assert_eq!(gather(&mut walk).unwrap(), None);
     }
 
-    #[test]
-    fn any_flipped_bit_is_noticed() {
-        let engine = Memory::default();
-        put(&engine, 1, 2, b"payload").unwrap();
-        let (key, value) = engine.ascend(PARTS, &[]).next().unwrap().unwrap();
-        assert_eq!(
-            decode_part(&key, &value).unwrap(),
-            (7, Bytes::from_static(b"payload"))
-        );
-        for bit in 0..value.len() * 8 {
-            let mut damaged = value.to_vec();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode_part(&key, &damaged.into()).is_err(), "bit {bit}");
+    /// The next content, and the number of the volume that has it: the newest of them.
+    fn step(&mut self) -> Result<Option<(u64, Content)>, StorageError> {
+        loop {
+            let mut least: Option<Id> = None;
+            let mut ended = false;
+            for cursor in &mut self.cursors {
+                match cursor.peek()? {
+                    Some(id) => least = Some(least.map_or(id, |least| least.min(id))),
+                    None => ended = true,
+                }
+            }
+            if ended {
+                self.cursors
+                    .retain_mut(|cursor| !matches!(cursor.peek(), Ok(None)));
+            }
+            if let Some((_, volume)) = self
+                .waiting
+                .pop_if(|(lowest, _)| least.is_none_or(|least| *lowest <= least))
+            {
+                self.cursors.push(Cursor::new(volume, self.from)?);
+                continue;
+            }
+            let Some(least) = least else { return Ok(None) };
+            let mut best: Option<(u64, Content)> = None;
+            for cursor in &mut self.cursors {
+                if cursor.peek()? == Some(least)
+                    && let Some(content) = cursor.take()
+                    && best.as_ref().is_none_or(|(number, _)| *number < cursor.volume())
+                {
+                    best = Some((cursor.volume(), content));
+                }
+            }
+            return Ok(best);
         }
-        assert!(
-            decode_part(&encode_key(1, 3, 0), &value).is_err(),
-            "a part in the wrong place"
-        );
     }
 }

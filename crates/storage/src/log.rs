@@ -362,10 +362,9 @@ impl Log {
         &self.inner.shared.options
     }
 
-    /// Carries out what was ordered, notes on disk that this was an orderly end, and stops the writer. Later
-    /// orders are refused.
+    /// Carries out what was ordered, makes all of it durable, and stops the writer. Later orders are refused.
     pub(crate) fn close(&self) -> Result<(), StorageError> {
-        self.inner.stop(Closing::Clean);
+        self.inner.stop(Closing::Flush);
         self.inner.shared.failure.check()
     }
 

@@ -4,15 +4,18 @@
 //! [`simulation`](crate::simulation), which is there only with the feature of that name. Everything above this trait and
 //! [`Engine`] is the same code on both.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use crate::engine::disk::Disk;
 use crate::engine::{Engine, SpaceName};
 use crate::error::{OpenError, StorageError};
 use crate::files;
 
-/// Holds databases by their path. A database that [`Medium::open`] returned is itself durable, its contents from their
+/// Holds databases, and small files beside them, by their path. A database that [`Medium::open`] returned is itself durable, its contents from their
 /// first flush on.
 pub(crate) trait Medium: Send + Sync + 'static {
     /// Opens a database, or creates it, with a space for each name.
@@ -22,6 +25,10 @@ pub(crate) trait Medium: Send + Sync + 'static {
     fn names(&self, dir: &Path) -> Result<Vec<String>, StorageError>;
     /// Removes a database that nobody has open; a missing one is fine.
     fn remove(&self, path: &Path) -> Result<(), StorageError>;
+    /// Reads a small file; `None` if there is none.
+    fn read(&self, path: &Path) -> Result<Option<Bytes>, StorageError>;
+    /// Puts `bytes` in place of the small file at `path`: whole or not at all, and durable.
+    fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), StorageError>;
     /// Makes a file, or the names in a directory, durable.
     fn sync(&self, path: &Path) -> Result<(), StorageError>;
     /// Bytes that everything under `dir` occupies.
@@ -47,6 +54,18 @@ impl Medium for Files {
 
     fn remove(&self, path: &Path) -> Result<(), StorageError> {
         files::remove_dir(path)
+    }
+
+    fn read(&self, path: &Path) -> Result<Option<Bytes>, StorageError> {
+        match std::fs::read(path) {
+            Ok(bytes) => Ok(Some(bytes.into())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StorageError::io(format!("read {}", path.display()))(error)),
+        }
+    }
+
+    fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
+        files::replace(path, bytes)
     }
 
     fn sync(&self, path: &Path) -> Result<(), StorageError> {

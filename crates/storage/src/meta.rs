@@ -9,7 +9,6 @@
 //! node               u64 LE node id, u64 LE incarnation
 //! cluster            16 bytes, once this node belongs to a cluster
 //! sequence           u64 LE, grows by one with each group commit
-//! clean              empty; there only between an orderly close and the next open
 //! ```
 //!
 //! Each value is stored as `u8 format = 1, u32 LE crc32 of key and payload, payload`.
@@ -40,7 +39,6 @@ pub(crate) enum MetaKey {
     Node,
     Cluster,
     Sequence,
-    Clean,
 }
 
 impl MetaKey {
@@ -53,7 +51,6 @@ impl MetaKey {
             MetaKey::Node => "node",
             MetaKey::Cluster => "cluster",
             MetaKey::Sequence => "sequence",
-            MetaKey::Clean => "clean",
         }
     }
 }
@@ -102,10 +99,6 @@ pub(crate) fn put(engine: &dyn Engine, key: MetaKey, payload: &[u8]) -> Result<(
 pub(crate) fn get(engine: &dyn Engine, key: MetaKey) -> Result<Option<Bytes>, StorageError> {
     let value = engine.get(META, key.name().as_bytes())?;
     value.map(|value| decode(key.name(), &value)).transpose()
-}
-
-pub(crate) fn remove(engine: &dyn Engine, key: MetaKey) -> Result<(), StorageError> {
-    engine.remove(META, key.name().as_bytes())
 }
 
 /// Splits a little-endian number off the front of a payload.

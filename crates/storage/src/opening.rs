@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::contents::{self, Contents, ContentsDatabase};
+use crate::contents::OpenVolumes;
 use crate::door::{self, Door, Found, Paths};
 use crate::engine::Engine;
 use crate::engine::disk::{self, Disk};
@@ -29,7 +29,8 @@ pub(crate) struct Opened {
     /// Who carries out the orders of the log.
     pub(crate) pace: Pace,
     pub(crate) image: Option<SnapshotInfo>,
-    pub(crate) contents: ContentsDatabase,
+    pub(crate) contents: OpenVolumes,
+    pub(crate) contents_progress: Box<dyn Witness>,
     /// Last, so that it is dropped last. A simulated disk has another lock.
     pub(crate) door: Option<Arc<Door>>,
 }
@@ -37,40 +38,42 @@ pub(crate) struct Opened {
 /// Opens a directory, or makes a new node of an empty one.
 pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     let paths = Paths::new(dir);
+    let medium: Arc<dyn Medium> = Arc::new(Files);
     let (door, found) = Door::open(&paths)?;
     let (node, created) = match found {
         Found::Node(node) => (node, false),
-        Found::Nothing => (create(&paths)?, true),
+        Found::Nothing => (create(&paths, &medium)?, true),
     };
 
-    let (reached, contents_reached) = look_around(&paths)?;
+    let (reached, contents_reached) = look_around(&paths, &*medium)?;
     let log = Disk::open(&paths.log, &meta::SPACES, options.log_cache_bytes)?;
     let (recovered, past, image) = check_log(&paths, &log, node, reached, options)?;
     if let Some(image) = &image {
         disk::inspect(&snapshots::path_of(&paths.images, image))?;
     }
-    let contents = Disk::open(&paths.contents, &contents::SPACES, options.contents_cache_bytes)?;
-    let contents_sequence = Contents::check(&contents, &paths.contents, node, contents_reached)?;
+    let contents = OpenVolumes::open(
+        Arc::clone(&medium),
+        &paths.contents,
+        node,
+        contents_reached,
+        options,
+    )?;
 
     // All is well: from here on the directory is written to.
     clean_up(&paths)?;
+    contents.clean_up()?;
     let log = compact_log(log, &recovered, options)?;
-    let contents = Contents::compact(contents, options)?;
     let syncs_before = hook::calls();
-    let identity = begin_run(&log, &recovered, &past, &contents, created)?;
+    let identity = begin_run(&log, &recovered, &past, created)?;
     // That was the first flush of the run: it proves that the sync hook works.
     if cfg!(target_os = "linux") && hook::calls() == syncs_before {
         return Err(OpenError::HookInactive);
     }
     let progress = Box::new(Progress::open(&paths.progress, recovered.sequence)?);
-    let contents = ContentsDatabase {
-        engine: Arc::new(contents),
-        sequence: contents_sequence,
-        progress: Box::new(Progress::open(&paths.contents_progress, contents_sequence)?),
-    };
+    let contents_progress = Box::new(Progress::open(&paths.contents_progress, contents.sequence)?);
     Ok(Opened {
         paths,
-        medium: Arc::new(Files),
+        medium,
         identity,
         log: Arc::new(log),
         recovered,
@@ -78,16 +81,16 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
         pace: Pace::Thread,
         image,
         contents,
+        contents_progress,
         door: Some(Arc::new(door)),
     })
 }
 
-/// Notes this run in the databases that were checked: it has a number, and until it is closed it has not ended well.
+/// Notes this run in the log database that was checked: it has a number.
 pub(crate) fn begin_run(
     log: &dyn Engine,
     recovered: &Recovered,
     past: &Past,
-    contents: &dyn Engine,
     created: bool,
 ) -> Result<Identity, StorageError> {
     let identity = Identity {
@@ -99,25 +102,26 @@ pub(crate) fn begin_run(
     recovered.repair(log)?;
     let payload = node_payload(identity.node_id, identity.incarnation);
     meta::put(log, MetaKey::Node, &payload)?;
-    meta::remove(log, MetaKey::Clean)?;
     log.flush()?;
-    Contents::begin_run(contents, past.clean)?;
     Ok(identity)
 }
 
 /// Checks what can be checked before a database is opened, and returns how far log and contents are
 /// known to be durable.
-fn look_around(paths: &Paths) -> Result<(u64, u64), OpenError> {
+fn look_around(paths: &Paths, medium: &dyn Medium) -> Result<(u64, u64), OpenError> {
     let reached = (
         Progress::read(&paths.progress)?,
         Progress::read(&paths.contents_progress)?,
     );
-    for database in [&paths.log, &paths.contents] {
-        compact::resume(database)?;
-        disk::inspect(database)?;
+    compact::resume(&paths.log)?;
+    disk::inspect(&paths.log)?;
+    for dir in [&paths.images, &paths.contents] {
+        if !dir.is_dir() {
+            return Err(OpenError::damaged(dir, "it is missing"));
+        }
     }
-    if !paths.images.is_dir() {
-        return Err(OpenError::damaged(&paths.images, "it is missing"));
+    for volume in OpenVolumes::look(medium, &paths.contents)? {
+        disk::inspect(&volume)?;
     }
     Ok(reached)
 }
@@ -154,8 +158,7 @@ pub(crate) fn check_log(
 fn clean_up(paths: &Paths) -> Result<(), StorageError> {
     // Were it there when IDENTITY is lost one day, the next open would take all this for a new directory.
     files::remove_file(&paths.creating)?;
-    compact::clean(&paths.log)?;
-    compact::clean(&paths.contents)
+    compact::clean(&paths.log)
 }
 
 /// Rewrites the log database, without its purged entries, if its file is much larger than the live ones.
@@ -169,17 +172,15 @@ fn compact_log(log: Disk, recovered: &Recovered, options: &Options) -> Result<Di
 }
 
 /// Writes the directory of a new node. `IDENTITY` comes last: until it is there, the next open starts again.
-fn create(paths: &Paths) -> Result<u64, OpenError> {
+fn create(paths: &Paths, medium: &Arc<dyn Medium>) -> Result<u64, OpenError> {
     files::replace(&paths.creating, b"this directory is being created\n")?;
     files::remove_dir(&paths.data)?;
     let node = random_id();
     files::create_dir(&paths.data)?;
     files::create_dir(&paths.images)?;
-    create_databases(
-        &Disk::open(&paths.log, &meta::SPACES, 1 << 20)?,
-        &Disk::open(&paths.contents, &contents::SPACES, 1 << 20)?,
-        node,
-    )?;
+    files::create_dir(&paths.contents)?;
+    create_log(&Disk::open(&paths.log, &meta::SPACES, 1 << 20)?, node)?;
+    OpenVolumes::create(medium, &paths.contents, node)?;
     Progress::create(&paths.progress)?;
     Progress::create(&paths.contents_progress)?;
     files::sync(&paths.dir)?;
@@ -190,16 +191,10 @@ fn create(paths: &Paths) -> Result<u64, OpenError> {
     Ok(node)
 }
 
-/// Makes two empty databases a node's, as if an earlier run of it had ended well.
-pub(crate) fn create_databases(
-    log: &dyn Engine,
-    contents: &dyn Engine,
-    node: u64,
-) -> Result<(), StorageError> {
+/// Makes an empty log database a node's.
+pub(crate) fn create_log(log: &dyn Engine, node: u64) -> Result<(), StorageError> {
     meta::put(log, MetaKey::Node, &node_payload(node, 0))?;
-    meta::put(log, MetaKey::Clean, &[])?;
-    log.flush()?;
-    Contents::create(contents, node)
+    log.flush()
 }
 
 /// A number nobody else draws: the standard library seeds its hashers from the system's random source.
@@ -217,7 +212,6 @@ pub(crate) struct Past {
     node: u64,
     incarnation: u64,
     cluster: Option<[u8; 16]>,
-    clean: bool,
 }
 
 impl Past {
@@ -235,7 +229,6 @@ impl Past {
                         .map_err(|_| StorageError::corrupt("the cluster id is too short"))
                 })
                 .transpose()?,
-            clean: meta::get(engine, MetaKey::Clean)?.is_some(),
         })
     }
 }

@@ -10,8 +10,11 @@ pub struct Options {
     pub tail_bytes: u64,
     /// Page cache of the log database. Default 32 MiB.
     pub log_cache_bytes: u64,
-    /// Page cache of the contents database. Default 32 MiB.
+    /// Page cache of the newest volume of contents; each older one has a quarter of that. Default 4 MiB.
     pub contents_cache_bytes: u64,
+    /// A volume of contents that holds this many bytes is followed by a new one. A smaller one gives space back sooner,
+    /// and more of them take more memory. Default 128 MiB.
+    pub contents_volume_bytes: u64,
     /// Page cache of each open snapshot image. Default 4 MiB.
     pub snapshot_cache_bytes: u64,
     /// Ceiling for bytes written per second by a snapshot and by [`Contents::put_all`](crate::Contents::put_all),
@@ -21,7 +24,7 @@ pub struct Options {
     pub group_bytes_max: usize,
     /// A group commit takes at most this many commands. Default 1024.
     pub group_commands_max: usize,
-    /// At open a database file larger than this, and than four times its live data, is rewritten. sled
+    /// At open a log whose file is larger than this, and than four times its live data, is rewritten. sled
     /// never gives space back by itself. Default 1 GiB.
     pub compact_bytes_min: u64,
     /// Most bytes of the journal, the oldest chunks go; 0 keeps none, and removes what there is. Default 256 MiB.
@@ -39,7 +42,8 @@ impl Default for Options {
         Options {
             tail_bytes: 32 << 20,
             log_cache_bytes: 32 << 20,
-            contents_cache_bytes: 32 << 20,
+            contents_cache_bytes: 4 << 20,
+            contents_volume_bytes: 128 << 20,
             snapshot_cache_bytes: 4 << 20,
             snapshot_bytes_per_second: Some(60 << 20),
             group_bytes_max: 1 << 20,

@@ -33,7 +33,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::contents::{self, Contents, ContentsDatabase};
+use crate::contents::{self, OpenVolumes};
 use crate::door::Paths;
 use crate::engine::memory::Memory;
 use crate::engine::{Engine, Space, SpaceName, VALUE_LEN_MAX, Walk};
@@ -72,6 +72,8 @@ struct State {
     /// What `IDENTITY` would say.
     node: Option<u64>,
     databases: BTreeMap<PathBuf, Arc<Memory>>,
+    /// Small files, which are durable as soon as they are there.
+    files: BTreeMap<PathBuf, Bytes>,
     progress: BTreeMap<PathBuf, Noted>,
     faults: Faults,
     stats: DiskStats,
@@ -220,6 +222,7 @@ impl Disk {
                 databases: databases
                     .map(|(path, memory)| (path.clone(), Arc::new(memory.crash(0))))
                     .collect(),
+                files: state.files.clone(),
                 progress: progress.collect(),
                 ..State::default()
             })),
@@ -236,6 +239,7 @@ impl Disk {
         state.end_life();
         state.node = copy.node;
         state.databases = std::mem::take(&mut copy.databases);
+        state.files = std::mem::take(&mut copy.files);
         state.progress = std::mem::take(&mut copy.progress);
     }
 
@@ -341,18 +345,18 @@ impl Disk {
     /// Opens it, or makes a new node of an empty one.
     pub(crate) fn open(&self, options: &Options) -> Result<Opened, OpenError> {
         let paths = paths();
-        let device = Device {
-            life: Arc::new(self.begin_life(&paths)?),
-        };
-        let open = |path: &Path, spaces: &[SpaceName]| device.open(path, spaces, 0);
+        let life = Arc::new(self.begin_life(&paths)?);
+        let medium: Arc<dyn Medium> = Arc::new(Device {
+            life: Arc::clone(&life),
+        });
         let found = self.state.lock().node;
-        let log = open(&paths.log, &meta::SPACES)?;
-        let contents = open(&paths.contents, &contents::SPACES)?;
+        let log = medium.open(&paths.log, &meta::SPACES, 0)?;
         let node = match found {
             Some(node) => node,
             None => {
                 let node = opening::random_id();
-                opening::create_databases(&*log, &*contents, node)?;
+                opening::create_log(&*log, node)?;
+                OpenVolumes::create(&medium, &paths.contents, node)?;
                 self.state.lock().node = Some(node);
                 node
             }
@@ -361,8 +365,15 @@ impl Disk {
         let (recovered, past, image) =
             opening::check_log(&paths, &*log, node, reached(&paths.progress), options)?;
         let contents_reached = reached(&paths.contents_progress);
-        let contents_sequence = Contents::check(&*contents, &paths.contents, node, contents_reached)?;
-        let identity = opening::begin_run(&*log, &recovered, &past, &*contents, found.is_none())?;
+        let contents = OpenVolumes::open(
+            Arc::clone(&medium),
+            &paths.contents,
+            node,
+            contents_reached,
+            options,
+        )?;
+        contents.clean_up()?;
+        let identity = opening::begin_run(&*log, &recovered, &past, found.is_none())?;
         let witness = |path: &PathBuf, sequence: u64| {
             let noted = Noted {
                 durable: sequence,
@@ -370,7 +381,7 @@ impl Disk {
             };
             self.state.lock().progress.insert(path.clone(), noted);
             Box::new(Progress {
-                life: Arc::clone(&device.life),
+                life: Arc::clone(&life),
                 path: path.clone(),
             })
         };
@@ -380,13 +391,10 @@ impl Disk {
         Ok(Opened {
             identity,
             progress: witness(&paths.progress, recovered.sequence),
-            contents: ContentsDatabase {
-                engine: contents,
-                sequence: contents_sequence,
-                progress: witness(&paths.contents_progress, contents_sequence),
-            },
+            contents_progress: witness(&paths.contents_progress, contents.sequence),
+            contents,
             paths,
-            medium: Arc::new(device),
+            medium,
             log,
             recovered,
             pace: Pace::Steps(steps),
@@ -578,6 +586,24 @@ impl Medium for Device {
 
     fn remove(&self, path: &Path) -> Result<(), StorageError> {
         self.life.state()?.databases.remove(path);
+        Ok(())
+    }
+
+    fn read(&self, path: &Path) -> Result<Option<Bytes>, StorageError> {
+        Ok(self.life.state()?.files.get(path).cloned())
+    }
+
+    fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
+        let mut state = self.life.state()?;
+        if strikes(&mut state.faults.write) {
+            return Err(state.strike(std::io::Error::other("input/output error"), "write to"));
+        }
+        if strikes(&mut state.faults.sync) {
+            return Err(state.strike(std::io::Error::other("input/output error"), "sync"));
+        }
+        state.stats.writes += 1;
+        state.stats.flushes += 1;
+        state.files.insert(path.to_owned(), Bytes::copy_from_slice(bytes));
         Ok(())
     }
 

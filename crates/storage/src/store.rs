@@ -45,7 +45,7 @@ pub struct DiskUse {
 /// An open data directory. The handles in it are cheap to clone; the directory stays locked until the last
 /// of them is dropped.
 ///
-/// Dropping without [`Store::close`] is safe, and costs the next start a sweep of the contents.
+/// Dropping without [`Store::close`] is safe.
 #[derive(Clone)]
 pub struct Store {
     /// The Raft log.
@@ -100,6 +100,7 @@ impl Store {
         let failure = Arc::new(Failure::default());
         let contents = Contents::new(
             opened.contents,
+            opened.contents_progress,
             Arc::clone(&failure),
             &options,
             opened.door.clone(),
@@ -167,8 +168,8 @@ impl Store {
         ]
     }
 
-    /// Carries out everything ordered, flushes, notes that this was an orderly end and stops the writer.
-    /// Other handles that are still around get [`StorageError::Closed`] for their writes. Blocks on the disk.
+    /// Carries out everything ordered, flushes, and stops the writer. Other handles that are still around get
+    /// [`StorageError::Closed`] for their writes. Blocks on the disk.
     pub fn close(self) -> Result<(), StorageError> {
         self.journal.close();
         self.contents.flush()?;

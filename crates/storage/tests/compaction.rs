@@ -17,13 +17,11 @@ fn options(compact_bytes_min: u64) -> Options {
     }
 }
 
-fn file_bytes(dir: &Path, database: &str) -> u64 {
-    fs::metadata(dir.join("data").join(database).join("db"))
-        .unwrap()
-        .len()
+fn file_bytes(dir: &Path) -> u64 {
+    fs::metadata(dir.join("data/log/db")).unwrap().len()
 }
 
-/// A store that once held 12 MB each of log and contents, and holds little now.
+/// A store that once held 12 MB of log, and holds little now.
 fn shrunk() -> TempDir {
     let dir = tempdir().unwrap();
     let store = Store::open(dir.path(), options(u64::MAX)).unwrap();
@@ -35,14 +33,6 @@ fn shrunk() -> TempDir {
     store.log.purge_to(11_789, "marker".into(), acks.done("purge"));
     acks.expect(14);
     store.set_cluster_id([9; 16]).unwrap();
-    store
-        .contents
-        .put_all(&mut (0..12_000).map(|index| (index, 0, record(index, 1000).bytes)))
-        .unwrap();
-    store
-        .contents
-        .remove_all(&mut (0..11_900).map(|index| (index, 0, 1000)))
-        .unwrap();
     store.close().unwrap();
     dir
 }
@@ -53,36 +43,20 @@ fn check(store: &Store) {
     assert_eq!(store.log.purged().unwrap(), (11_789, "marker".into()));
     assert_eq!(store.log.vote().unwrap(), "vote");
     assert_eq!(store.identity().cluster_id, Some([9; 16]));
-    let contents: Vec<_> = store
-        .contents
-        .range((0, 0))
-        .map(|content| content.unwrap())
-        .collect();
-    assert!(contents.iter().map(|content| content.index).eq(11_900..12_000));
-    assert!(
-        contents
-            .iter()
-            .all(|content| content.bytes == record(content.index, 1000).bytes)
-    );
 }
 
 #[test]
-fn an_oversized_database_is_rewritten_at_open() {
+fn an_oversized_log_is_rewritten_at_open() {
     let dir = shrunk();
-    let before = ["log", "contents"].map(|database| file_bytes(dir.path(), database));
-    assert!(before.iter().all(|bytes| *bytes > 12_000_000), "{before:?}");
+    let before = file_bytes(dir.path());
+    assert!(before > 12_000_000, "{before}");
     drop(Store::open(dir.path(), options(1 << 30)).unwrap());
-    let after = ["log", "contents"].map(|database| file_bytes(dir.path(), database));
-    assert!(
-        (0..2).all(|at| after[at] >= before[at]),
-        "not due: {after:?} {before:?}"
-    );
+    let after = file_bytes(dir.path());
+    assert!(after >= before, "not due: {after} {before}");
 
     let store = Store::open(dir.path(), options(8 << 20)).unwrap();
     check(&store);
-    for database in ["log", "contents"] {
-        assert!(file_bytes(dir.path(), database) < 8 << 20, "{database}");
-    }
+    assert!(file_bytes(dir.path()) < 8 << 20);
     let acks = Acks::default();
     append(&store, 12_001..=12_100, 10, &acks);
     acks.expect(1);

@@ -26,10 +26,14 @@ fn filled() -> TempDir {
     append(&store, 301..=2000, 1000, &acks);
     store.log.put_vote("vote".into(), acks.done("vote"));
     acks.expect(4);
-    store
-        .contents
-        .put_all(&mut (0..50).map(|index| (index, 0, record(index, 500).bytes)))
-        .unwrap();
+    for indexes in [0..50, 50..100] {
+        // In a volume each.
+        store.contents.begin_volume().unwrap();
+        store
+            .contents
+            .put_all(&mut indexes.map(|index| (index, 0, record(index, 500).bytes)))
+            .unwrap();
+    }
     store.close().unwrap();
     dir
 }
@@ -115,8 +119,10 @@ fn missing_and_damaged_files() {
         "progress-contents".into(),
         "data/log/conf".into(),
         "data/log/db".into(),
-        "data/contents/conf".into(),
-        "data/contents/db".into(),
+        "data/contents/VOLUMES".into(),
+        "data/contents/0000000000000001/conf".into(),
+        "data/contents/0000000000000002/conf".into(),
+        "data/contents/0000000000000002/db".into(),
         format!("{image}/conf"),
         format!("{image}/db"),
     ];
@@ -136,10 +142,11 @@ fn missing_and_damaged_files() {
             assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
         }
     }
-    for file in files
-        .iter()
-        .filter(|file| file.ends_with("conf") || file.ends_with("IDENTITY"))
-    {
+    for file in files.iter().filter(|file| {
+        ["conf", "IDENTITY", "VOLUMES"]
+            .iter()
+            .any(|end| file.ends_with(end))
+    }) {
         let copy = tempdir().unwrap();
         copy_dir(dir.path(), copy.path());
         let path = copy.path().join(file);
@@ -181,7 +188,7 @@ fn an_older_copy_of_a_database() {
         let acks = Acks::default();
         append(&store, 2001..=2001, 10, &acks);
         acks.expect(1);
-        let mut items = [(60, 0, record(60, 10).bytes)].into_iter();
+        let mut items = [(160, 0, record(160, 10).bytes)].into_iter();
         store.contents.put_all(&mut items).unwrap();
         store.close().unwrap();
         fs::remove_dir_all(dir.path().join(part)).unwrap();
@@ -196,6 +203,75 @@ fn an_older_copy_of_a_database() {
             );
         }
     }
+}
+
+#[test]
+fn volumes_that_are_missing_foreign_or_not_at_their_end() {
+    let dir = filled();
+    let volumes = Path::new("data/contents");
+    let (first, second) = ("0000000000000001", "0000000000000002");
+    let copy = |name: &str| {
+        let copy = tempdir().unwrap();
+        copy_dir(dir.path(), copy.path());
+        let path = copy.path().join(volumes).join(name);
+        (copy, path)
+    };
+
+    for name in [first, second] {
+        let (copy, path) = copy(name);
+        fs::remove_dir_all(path).unwrap();
+        refused_untouched(copy.path(), name);
+    }
+
+    let other = filled();
+    for name in [first, second] {
+        let (copy, path) = copy(name);
+        fs::remove_dir_all(&path).unwrap();
+        copy_dir(&other.path().join(volumes).join(name), &path);
+        let error = Store::open(copy.path(), Options::default()).err().unwrap();
+        assert!(
+            error.to_string().contains(name) && error.to_string().contains("belongs to node"),
+            "{error}"
+        );
+    }
+
+    // The first one as it was before the second was begun: what came after that copy would be missing.
+    let dir = tempdir().unwrap();
+    let put = |store: &Store, index| {
+        let mut items = [(index, 0, record(index, 10).bytes)].into_iter();
+        store.contents.put_all(&mut items).unwrap();
+    };
+    let store = Store::open(dir.path(), Options::default()).unwrap();
+    put(&store, 1);
+    store.close().unwrap();
+    let (unsealed, sealed) = (tempdir().unwrap(), tempdir().unwrap());
+    let path = dir.path().join(volumes).join(first);
+    copy_dir(&path, unsealed.path());
+    let store = Store::open(dir.path(), Options::default()).unwrap();
+    put(&store, 2);
+    store.contents.begin_volume().unwrap();
+    put(&store, 3);
+    store.close().unwrap();
+    copy_dir(&path, sealed.path());
+    fs::remove_dir_all(&path).unwrap();
+    copy_dir(unsealed.path(), &path);
+    // What is not listed stays while the directory is refused.
+    let unlisted = dir.path().join(volumes).join("0000000000000009");
+    fs::create_dir(&unlisted).unwrap();
+    fs::write(unlisted.join("conf"), "half").unwrap();
+    for _ in 0..2 {
+        let error = Store::open(dir.path(), Options::default()).err().unwrap();
+        assert!(
+            error.to_string().contains(first) && error.to_string().contains("its end is missing"),
+            "{error}"
+        );
+        assert!(unlisted.exists());
+    }
+    fs::remove_dir_all(&path).unwrap();
+    copy_dir(sealed.path(), &path);
+    let store = Store::open(dir.path(), Options::default()).unwrap();
+    assert!(!unlisted.exists());
+    assert_eq!(store.contents.range((0, 0)).count(), 3);
 }
 
 /// One of `of` ways to damage a file: a flipped bit somewhere, or now and then a missing end.
@@ -262,9 +338,15 @@ fn damage_inside_the_log_is_never_silent() {
 /// The same for the contents, which are not all read at open: a damaged one is an error when it is read.
 #[test]
 fn damage_inside_the_contents_is_never_silent() {
+    for volume in ["data/contents/0000000000000001", "data/contents/0000000000000002"] {
+        damage_inside(Path::new(volume));
+    }
+}
+
+fn damage_inside(volume: &Path) {
     let dir = filled();
-    let db = Path::new("data/contents/db");
-    let original = fs::read(dir.path().join(db)).unwrap();
+    let db = volume.join("db");
+    let original = fs::read(dir.path().join(&db)).unwrap();
     let mut noticed = 0;
     const TRIES: usize = 24;
     for attempt in 0..TRIES {
@@ -273,12 +355,12 @@ fn damage_inside_the_contents_is_never_silent() {
         // All that was ever written lies at the front; behind it the segment is empty.
         let used = original.iter().rposition(|byte| *byte != 0).unwrap();
         let damaged = [&damage(&original[..used], attempt, TRIES)[..], &original[used..]].concat();
-        fs::write(copy.path().join(db), damaged).unwrap();
+        fs::write(copy.path().join(&db), damaged).unwrap();
         let Ok(store) = Store::open(copy.path(), Options::default()) else {
             noticed += 1;
             continue;
         };
-        for index in 0..50 {
+        for index in 0..100 {
             match store.contents.get(index, 0, 500) {
                 Ok(content) => assert_eq!(
                     content,

@@ -114,8 +114,8 @@ pub(super) struct State {
 pub(super) enum Closing {
     /// Carry out what waits, and stop.
     Drop,
-    /// Also note on disk that this was an orderly end.
-    Clean,
+    /// Also make durable what nobody waits for.
+    Flush,
 }
 
 impl State {

@@ -285,15 +285,14 @@ impl Writer {
         self.shared.state.lock().stats.chunks_purged += removed as u64;
     }
 
-    /// The last thing written by an orderly stop.
+    /// The last flush, of an orderly stop.
     pub(super) fn end(mut self, closing: Closing) {
         if closing == Closing::Drop {
             return;
         }
-        // A failure is kept by `guarded`; the next open then simply finds no mark.
-        let _ = self.guarded("note the orderly stop", |writer| {
+        // A failure is kept by `guarded`.
+        let _ = self.guarded("stop in an orderly way", |writer| {
             let syncs_before = writer.engine.syncs();
-            meta::put(&*writer.engine, MetaKey::Clean, &[])?;
             writer.put_number()?;
             writer.seal(syncs_before).map(|_took| ())
         });

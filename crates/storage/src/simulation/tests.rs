@@ -143,12 +143,10 @@ fn an_orderly_end_and_a_killed_process_lose_nothing() {
     assert_eq!(answers.load(Ordering::SeqCst), 1);
 
     let store = open(&disk).unwrap();
-    assert!(!store.contents.sweep_pending().unwrap());
     append(&store, 2, &answers);
     assert_eq!(disk.step(), Step::Written);
     disk.crash(Unflushed::Kept);
     let store = open(&disk).unwrap();
-    assert!(store.contents.sweep_pending().unwrap());
     assert_eq!(store.log.last_index(), Some(2));
     assert_eq!(store.contents.get(1, 0, 7).unwrap().unwrap(), "content");
 }
@@ -267,6 +265,69 @@ fn a_log_that_is_cut_short_is_found() {
     };
     assert!(what.contains("was confirmed"), "{what}");
     assert!(disk.truncate(u64::MAX) > 1, "everything can be cut");
+}
+
+#[test]
+fn contents_survive_crashes_between_their_volumes() {
+    for seed in 0..60 {
+        let disk = Disk::new();
+        let options = Options {
+            disk: Some(disk.clone()),
+            contents_volume_bytes: 1000,
+            ..Options::default()
+        };
+        let content = |index: u64| Bytes::from(vec![index as u8; 150]);
+        let mut live = Vec::new();
+        let mut next = 1;
+        for round in 0..12 {
+            let store = Store::open(Path::new("nowhere"), options.clone()).unwrap();
+            for &(index, number) in &live {
+                let found = store.contents.get(index, number, 150).unwrap();
+                assert_eq!(found, Some(content(index)), "seed {seed}, round {round}");
+            }
+            // Whatever was not confirmed is written again.
+            let put = next..next + 10;
+            let mut items = put.clone().map(|index| (index, 0, content(index)));
+            disk.fail_write(seed * 7 % 40 + round);
+            let done = store
+                .contents
+                .put_all(&mut items)
+                .and_then(|_| store.contents.flush());
+            if done.is_ok() {
+                live.extend(put.clone().map(|index| (index, 0)));
+                next = put.end;
+                live.retain(|(index, _)| index % 9 == 0 || index + 15 > next);
+                let _ = store.contents.retain(&live, next - 1);
+            }
+            disk.heal();
+            disk.crash(Unflushed::Prefix {
+                seed: seed * 100 + round,
+            });
+        }
+        assert!(next > 1);
+    }
+}
+
+#[test]
+fn damage_in_the_contents_is_found() {
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
+    let mut items = (1..=3).map(|index| (index, 0, Bytes::from(vec![7; 9000])));
+    store.contents.put_all(&mut items).unwrap();
+    store.contents.flush().unwrap();
+    assert!(disk.corrupt(Region::Contents, 5));
+    let damaged = |index| store.contents.get(index, 0, 9000).is_err();
+    assert_eq!((1..=3).filter(|index| damaged(*index)).count(), 1);
+
+    // A volume that is not there.
+    store.contents.begin_volume().unwrap();
+    disk.crash(Unflushed::Kept);
+    let volume = super::paths().contents.join("0000000000000001");
+    assert!(disk.state.lock().databases.remove(&volume).is_some());
+    let Err(OpenError::Damaged { file, what }) = open(&disk) else {
+        panic!("it must be refused");
+    };
+    assert_eq!((file, &what[..]), (volume, "it is missing"));
 }
 
 #[test]

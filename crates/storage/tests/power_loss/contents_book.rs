@@ -1,4 +1,5 @@
-//! The contents' book: each order writes some contents, or removes those of an earlier order.
+//! The contents' book: each order writes some contents, perhaps again, or forgets those of an earlier order and gives their
+//! space back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,15 +17,18 @@ const LIVE_MAX: usize = 30;
 enum Order {
     /// Contents of the order's own number.
     Put { count: u32 },
-    /// All contents of an earlier order.
-    Remove { number: u64, count: u32 },
+    /// The contents of an earlier order once more.
+    Again { number: u64, count: u32 },
+    /// Those of an earlier order are not needed any more, and volumes are dropped and rewritten.
+    Forget { number: u64, count: u32 },
 }
 
 impl Order {
     fn words(self) -> String {
         match self {
             Order::Put { count } => format!("put {count}"),
-            Order::Remove { number, count } => format!("remove {number} {count}"),
+            Order::Again { number, count } => format!("again {number} {count}"),
+            Order::Forget { number, count } => format!("forget {number} {count}"),
         }
     }
 
@@ -35,7 +39,11 @@ impl Order {
             "put" => Order::Put {
                 count: number(1) as u32,
             },
-            "remove" => Order::Remove {
+            "again" => Order::Again {
+                number: number(1),
+                count: number(2) as u32,
+            },
+            "forget" => Order::Forget {
                 number: number(1),
                 count: number(2) as u32,
             },
@@ -63,21 +71,14 @@ fn contents(order: u64, count: u32) -> impl Iterator<Item = (u64, u32, Bytes)> {
 
 type Live = BTreeSet<(u64, u32)>;
 
-/// Checks the contents against the facts, and returns the orders whose contents are there.
+/// Checks the contents against the facts.
 pub(crate) fn check(store: &Store, facts: &Facts, ledger: &Ledger) -> Result<(), String> {
     let mut certain = facts.adopted.as_deref().map(parse).unwrap_or_default();
-    let mut uncertain = Live::new();
     for (place, (number, words)) in facts.orders.iter().enumerate() {
-        let done = place < facts.done;
         match Order::parse(words) {
-            Order::Put { count } if done => drop(certain.insert((*number, count))),
-            Order::Put { count } => drop(uncertain.insert((*number, count))),
-            Order::Remove { number, count } => {
-                certain.remove(&(number, count));
-                if !done {
-                    uncertain.insert((number, count));
-                }
-            }
+            Order::Put { count } if place < facts.done => drop(certain.insert((*number, count))),
+            Order::Put { .. } | Order::Again { .. } => {}
+            Order::Forget { number, count } => drop(certain.remove(&(number, count))),
         }
     }
     let store = &store.contents;
@@ -91,11 +92,7 @@ pub(crate) fn check(store: &Store, facts: &Facts, ledger: &Ledger) -> Result<(),
             }
         }
     }
-    let known: BTreeSet<u64> = certain
-        .iter()
-        .chain(&uncertain)
-        .map(|(order, _)| *order)
-        .collect();
+    let mut walked = BTreeSet::new();
     for content in store.range((0, 0)) {
         let content = content.map_err(|error| format!("walk the contents: {error}"))?;
         if stamp_of(&content.bytes) != Some((content.index, content.number.into())) {
@@ -104,22 +101,21 @@ pub(crate) fn check(store: &Store, facts: &Facts, ledger: &Ledger) -> Result<(),
                 content.index, content.number
             ));
         }
-        if !known.contains(&content.index) {
+        let id = (content.index, content.number);
+        if walked.last().is_some_and(|last| *last >= id) {
             return Err(format!(
-                "content {}/{} was removed and is back",
+                "content {}/{} comes out of order",
                 content.index, content.number
             ));
         }
+        walked.insert(id);
     }
-    for (order, count) in uncertain {
-        let mut items = contents(order, count).map(|(index, number, bytes)| (index, number, bytes.len()));
-        store
-            .remove_all(&mut items)
-            .map_err(|error| format!("remove contents: {error}"))?;
+    if let Some((order, _)) = certain
+        .iter()
+        .find(|(order, count)| (0..*count).any(|number| !walked.contains(&(*order, number))))
+    {
+        return Err(format!("a walk leaves out contents of order {order}"));
     }
-    store
-        .flush()
-        .map_err(|error| format!("flush the contents: {error}"))?;
     let words: Vec<String> = certain
         .iter()
         .map(|(order, count)| format!("{order}*{count}"))
@@ -141,10 +137,16 @@ pub(crate) fn work(store: &Store, facts: &Facts, ledger: &Arc<Ledger>, rng: &mut
     let mut live = facts.adopted.as_deref().map(parse).unwrap_or_default();
     let contents_of = &store.contents;
     for next in facts.next.. {
-        let order = match live.first() {
-            Some(&(number, count)) if live.len() > LIVE_MAX || rng.chance(20) => {
-                Order::Remove { number, count }
+        let any = match live.len() as u64 {
+            0 => None,
+            count if rng.chance(50) => live.iter().nth(rng.within(0..=count - 1) as usize).copied(),
+            _ => live.first().copied(),
+        };
+        let order = match any {
+            Some((number, count)) if live.len() > LIVE_MAX || rng.chance(25) => {
+                Order::Forget { number, count }
             }
+            Some((number, count)) if rng.chance(10) => Order::Again { number, count },
             _ => Order::Put {
                 count: rng.within(1..=40) as u32,
             },
@@ -155,11 +157,14 @@ pub(crate) fn work(store: &Store, facts: &Facts, ledger: &Arc<Ledger>, rng: &mut
                 live.insert((next, count));
                 contents_of.put_all(&mut contents(next, count)).map(drop)
             }
-            Order::Remove { number, count } => {
+            Order::Again { number, count } => contents_of.put_all(&mut contents(number, count)).map(drop),
+            Order::Forget { number, count } => {
                 live.remove(&(number, count));
-                contents_of.remove_all(
-                    &mut contents(number, count).map(|(index, number, bytes)| (index, number, bytes.len())),
-                )
+                let ids: Vec<_> = live
+                    .iter()
+                    .flat_map(|(order, count)| (0..*count).map(|number| (*order, number)))
+                    .collect();
+                contents_of.retain(&ids, next).map(drop)
             }
         };
         // Some orders share a flush: none of them is done before it.
