@@ -749,6 +749,9 @@ impl Inner {
         if let Some(entry) = entry {
             return content_of(id, &entry);
         }
+        if let Some(content) = self.store.contents.get_cached(id.index, id.number) {
+            return Ok(content);
+        }
         let store = Arc::clone(&self.store);
         let read = move || {
             let storage = |source| ContentError::Storage { id, source };

@@ -508,6 +508,15 @@ impl Contents {
         partly.map_or(Ok(None), Err)
     }
 
+    /// Reads a content that was read lately, or is stored beside one that was. Never blocks on the disk; `None` says
+    /// nothing.
+    pub fn get_cached(&self, index: u64, number: u32) -> Option<Bytes> {
+        let id = (index, number);
+        let volumes = self.inner.volumes.lock();
+        let mut newest_first = volumes.iter().rev().filter(|volume| volume.spans(id));
+        newest_first.find_map(|volume| volume.find_cached(id))
+    }
+
     /// Walks the contents in order, from a name on. One that a crash cut short while it was written is left
     /// out. Dropped volumes stay until the walk is done with them.
     pub fn range(&self, from: (u64, u32)) -> impl Iterator<Item = Result<Content, StorageError>> + '_ {

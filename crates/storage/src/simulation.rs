@@ -258,7 +258,7 @@ impl Disk {
     /// Bytes that its keys and values take.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.state.lock().bytes()
+        self.state.lock().bytes(Path::new(ROOT))
     }
 
     /// Fails one write, after `after` more that succeed.
@@ -441,8 +441,10 @@ impl State {
         self.steps = Weak::new();
     }
 
-    fn bytes(&self) -> u64 {
-        self.databases.values().map(|memory| memory.bytes()).sum()
+    /// Of all databases in a directory.
+    fn bytes(&self, dir: &Path) -> u64 {
+        let there = self.databases.iter().filter(|(path, _)| path.starts_with(dir));
+        there.map(|(_, memory)| memory.bytes()).sum()
     }
 
     fn strike(&mut self, source: std::io::Error, action: &str) -> StorageError {
@@ -611,8 +613,8 @@ impl Medium for Device {
         self.life.state().map(drop)
     }
 
-    fn bytes(&self, _: &Path) -> u64 {
-        self.life.state().map_or(0, |state| state.bytes())
+    fn bytes(&self, dir: &Path) -> u64 {
+        self.life.state().map_or(0, |state| state.bytes(dir))
     }
 }
 

@@ -34,6 +34,9 @@ const SEQUENCE: &str = "sequence";
 const HELD: &str = "held";
 const SEALED: &str = "sealed";
 
+/// So many runs are kept in memory of each volume: one MiB at most.
+const RUNS_KEPT: usize = 64;
+
 /// A volume. While it lives its directory does too.
 pub(super) struct Volume {
     pub(super) number: u64,
@@ -43,8 +46,8 @@ pub(super) struct Volume {
     medium: Arc<dyn Medium>,
     remove: AtomicBool,
     held: Mutex<Held>,
-    /// The run that was read last: who reads in order reads each once.
-    last: Mutex<Option<Arc<Run>>>,
+    /// The runs that were read last, the newest at the back: who reads in order, side by side with others, reads each once.
+    last: Mutex<VecDeque<Arc<Run>>>,
 }
 
 /// What a volume holds.
@@ -217,8 +220,7 @@ impl Volume {
 
     /// Looks for a content.
     pub(super) fn find(&self, id: Id) -> Result<Found, StorageError> {
-        let run = self.last.lock().clone();
-        if let Some(run) = run.filter(|run| run.spans(id)) {
+        if let Some(run) = self.last_run(id) {
             return Ok(run.find(id).map_or(Found::Nothing, Found::Whole));
         }
         // Runs do not overlap: it is under the next lower key, or nowhere.
@@ -236,10 +238,25 @@ impl Volume {
             Kind::Run => {
                 let run = Arc::new(Run::decode(&key, &value)?);
                 let found = run.find(id).map_or(Found::Nothing, Found::Whole);
-                *self.last.lock() = Some(run);
+                let mut last = self.last.lock();
+                if last.len() == RUNS_KEPT {
+                    last.pop_front();
+                }
+                last.push_back(run);
                 Ok(found)
             }
         }
+    }
+
+    /// Looks for a content where no disk is needed.
+    pub(super) fn find_cached(&self, id: Id) -> Option<Bytes> {
+        self.last_run(id)?.find(id)
+    }
+
+    fn last_run(&self, id: Id) -> Option<Arc<Run>> {
+        let last = self.last.lock();
+        let mut newest_first = last.iter().rev();
+        newest_first.find(|run| run.spans(id)).cloned()
     }
 }
 
