@@ -510,7 +510,7 @@ impl Database {
         write: impl FnOnce(&Memory) -> Result<(), StorageError>,
     ) -> Result<(), StorageError> {
         let mut state = self.life.state()?;
-        let full = |capacity| len > 0 && state.bytes() + len as u64 > capacity;
+        let full = |capacity| len > 0 && state.bytes(Path::new(ROOT)) + len as u64 > capacity;
         if state.faults.capacity.is_some_and(full) {
             return Err(state.strike(std::io::ErrorKind::StorageFull.into(), "write to"));
         }
