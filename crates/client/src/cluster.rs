@@ -62,7 +62,7 @@ pub struct NodeStatus {
 }
 
 /// What one part of a node's data directory takes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiskUse {
     /// `log`, `contents`, `snapshots`, `journal`, or what a later node adds.

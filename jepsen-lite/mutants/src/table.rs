@@ -119,7 +119,7 @@ pub const MUTANTS: &[Mutant] = &[
         hunts: &[
             STORE,
             simulation("eio-fsync", 60, 120),
-            processes("eio-fsync", 3, 180),
+            processes("eio-fsync-everywhere", 3, 180),
         ],
     },
     Mutant {

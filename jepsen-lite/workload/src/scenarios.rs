@@ -40,6 +40,7 @@ scenarios! {
     "disk-full-follower",
     "disk-full-leader",
     "eio-fsync",
+    "eio-fsync-everywhere",
     "bitflip-minority",
     "truncate-log-tail",
     "snapshot-catchup",
