@@ -363,8 +363,8 @@ impl Contents {
     /// rest waits for the next call. Durable when it returns. Answers how many volumes were dropped.
     ///
     /// `live` are the ids of all live contents of entries up to `index_max`, in ascending order. Volumes with contents of
-    /// later entries are left alone, so give the index at which `live` was taken. Whatever would have to go on
-    /// with older contents after a crash must be durable without them: call it when the image's pointer is.
+    /// later entries are left alone, so give the index at which `live` was taken. Call it
+    /// when the image at that index is durable and the current one: a restart from an older one needs what is dropped.
     pub fn retain(&self, live: &[(u64, u32)], index_max: u64) -> Result<usize, StorageError> {
         let _writing = self.inner.writing.lock();
         let before = self.volumes();

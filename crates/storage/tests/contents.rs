@@ -1,5 +1,7 @@
 //! Contents: put, got, walked, and dropped with their volumes.
 
+#![allow(clippy::print_stdout)] // it tells its seed
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
