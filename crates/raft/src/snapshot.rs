@@ -342,6 +342,9 @@ fn read_all(begin: wire::SnapshotBegin, store: &Store, info: &SnapshotInfo, put:
         return Ok(());
     }
 
+    // Before the image is opened: if it is the current one then, nothing that it
+    // refers to was dropped yet, and what this walks stays until it is done.
+    let stored = store.contents.range((0, 0));
     let mut sums = Sums::default();
     let mut image = Vec::with_capacity(FRAME_BYTES);
     for piece in store.snapshots.read(info).map_err(io::Error::other)? {
@@ -364,7 +367,7 @@ fn read_all(begin: wire::SnapshotBegin, store: &Store, info: &SnapshotInfo, put:
     // some that it does not any more, which go with their volume there as here.
     let mut contents = Vec::new();
     let mut bytes = 0;
-    for content in store.contents.range((0, 0)) {
+    for content in stored {
         let content = content.map_err(io::Error::other)?;
         if content.index > index {
             break;

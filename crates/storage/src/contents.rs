@@ -114,7 +114,6 @@ struct Inner {
     failure: Arc<Failure>,
     bytes_per_second: Option<u64>,
     volume_bytes: u64,
-    cache_bytes: u64,
     _door: Option<Arc<Door>>,
 }
 
@@ -127,8 +126,8 @@ struct Flushes {
 impl OpenVolumes {
     /// Makes an empty directory a node's.
     pub(crate) fn create(medium: &Arc<dyn Medium>, dir: &Path, node: u64) -> Result<(), StorageError> {
-        let shelf = Arc::default();
-        Volume::create(medium, &shelf, list::path_of(dir, 1), 1, node, 0, 1 << 20)?;
+        let shelf = Arc::new(Shelf::new(0));
+        Volume::create(medium, &shelf, list::path_of(dir, 1), 1, node, 0)?;
         list::write(&**medium, dir, &[1])
     }
 
@@ -158,14 +157,13 @@ impl OpenVolumes {
         Self::look(&*medium, dir)?;
         let numbers = list::read(&*medium, dir)?;
         let newest = numbers.last().copied();
-        let shelf = Arc::default();
+        let shelf = Arc::new(Shelf::new(options.contents_cache_bytes));
         let mut volumes = Vec::new();
         let mut sequence = 0;
         for number in numbers {
             let path = list::path_of(dir, number);
             let is_newest = Some(number) == newest;
-            let cache_bytes = options.contents_cache_bytes / if is_newest { 1 } else { THIN };
-            let volume = Volume::open(&medium, &shelf, &path, number, node, cache_bytes)?;
+            let volume = Volume::open(&medium, &shelf, &path, number, node)?;
             let damaged = |what: String| OpenError::damaged(path.join("db"), what);
             if is_newest {
                 sequence = volume.sequence().map_err(|error| damaged(error.to_string()))?;
@@ -238,7 +236,6 @@ impl Contents {
                 failure,
                 bytes_per_second: options.snapshot_bytes_per_second,
                 volume_bytes: options.contents_volume_bytes.max(1),
-                cache_bytes: options.contents_cache_bytes,
                 _door: door,
             }),
         }
@@ -329,7 +326,6 @@ impl Contents {
                 number,
                 inner.node,
                 flushes.sequence,
-                inner.cache_bytes,
             )?);
             let mut volumes = self.volumes();
             volumes.push(Arc::clone(&volume));
@@ -367,8 +363,8 @@ impl Contents {
     /// rest waits for the next call. Durable when it returns. Answers how many volumes were dropped.
     ///
     /// `live` are the ids of all live contents of entries up to `index_max`, in ascending order. Volumes with contents of
-    /// later entries are left alone, so give the index at which `live` was taken. Whatever would have to go on
-    /// with older contents after a crash must be durable without them: call it when the image's pointer is.
+    /// later entries are left alone, so give the index at which `live` was taken. Call it
+    /// when the image at that index is durable and the current one: a restart from an older one needs what is dropped.
     pub fn retain(&self, live: &[(u64, u32)], index_max: u64) -> Result<usize, StorageError> {
         let _writing = self.inner.writing.lock();
         let before = self.volumes();
@@ -486,11 +482,16 @@ impl Contents {
     /// Reads a content of `len` bytes; `None` if it is not here.
     pub fn get(&self, index: u64, number: u32, len: usize) -> Result<Option<Bytes>, StorageError> {
         let id = (index, number);
-        let spanning: Vec<_> = {
+        let mut spanning: Vec<_> = {
             let volumes = self.inner.volumes.lock();
-            let newest_first = volumes.iter().rev();
-            newest_first.filter(|volume| volume.spans(id)).cloned().collect()
+            volumes
+                .iter()
+                .filter(|volume| volume.spans(id))
+                .cloned()
+                .collect()
         };
+        // Those that span many entries hold a few of each, and to look into one may mean to open it.
+        spanning.sort_by_key(|volume| volume.width());
         let mut partly = None;
         for volume in spanning {
             match volume.find(id)? {

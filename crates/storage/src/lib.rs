@@ -25,7 +25,8 @@
 //! progress          how far the log was flushed, as a witness          (see progress)
 //! progress-contents the same for the contents
 //! data/log/         database: Raft log and meta                        (see meta, chunk)
-//! data/contents/    database: message contents                         (see contents)
+//! data/contents/N/  one database per volume of message contents        (see contents)
+//! data/contents/VOLUMES  which volumes there are
 //! data/snap/N/      one database per image                             (see snapshots)
 //! journal/          what happened, in chunks; may be deleted           (see journal)
 //! ```
@@ -37,7 +38,8 @@
 //! | append, truncate, vote, purge marker, snapshot pointer, cluster id | before its answer; all that waits shares one flush |
 //! | committed point | with the next such flush, behind everything ordered before it |
 //! | removal of purged entries | some time after the marker; begun again after a restart |
-//! | contents | at [`Contents::flush`]; a removal some time later |
+//! | contents | at [`Contents::flush`] |
+//! | dropping a volume of contents | before [`Contents::retain`] returns; its directory goes when the last reader is done |
 //! | image | before [`SnapshotWriter::finish`] returns, and before its pointer |
 //! | incarnation | before [`Store::open`] returns |
 //! | chunk of the journal | at [`Journal::sync`] |
@@ -51,7 +53,8 @@
 //! # Limits worth knowing
 //!
 //! sled never gives space back while it runs: plan two and a half times the peak of the retained log, plus
-//! two images at twice their size. A full disk stops the node, and it cannot start again before there is
+//! two images at twice their size. Contents give their space back as volumes: one is rewritten when less than a quarter
+//! of it is alive. A full disk stops the node, and it cannot start again before there is
 //! space. Use a local ext4 or xfs on a disk that honours flushes.
 
 mod chunk;

@@ -10,10 +10,11 @@ pub struct Options {
     pub tail_bytes: u64,
     /// Page cache of the log database. Default 32 MiB.
     pub log_cache_bytes: u64,
-    /// Page cache of the newest volume of contents; each older one has a quarter of that. Default 4 MiB.
+    /// Volumes of contents that are not the newest stay open, and largely in memory, while they hold no more than this
+    /// together; two of them do in any case. Default 128 MiB.
     pub contents_cache_bytes: u64,
-    /// A volume of contents that holds this many bytes is followed by a new one. A smaller one gives space back sooner,
-    /// and more of them take more memory. Default 128 MiB.
+    /// A volume of contents that holds this many bytes is followed by a new one. Smaller ones give space back sooner and
+    /// take less memory while they are open; more of them take longer to open at a start. Default 32 MiB.
     pub contents_volume_bytes: u64,
     /// Page cache of each open snapshot image. Default 4 MiB.
     pub snapshot_cache_bytes: u64,
@@ -42,8 +43,8 @@ impl Default for Options {
         Options {
             tail_bytes: 32 << 20,
             log_cache_bytes: 32 << 20,
-            contents_cache_bytes: 4 << 20,
-            contents_volume_bytes: 128 << 20,
+            contents_cache_bytes: 128 << 20,
+            contents_volume_bytes: 32 << 20,
             snapshot_cache_bytes: 4 << 20,
             snapshot_bytes_per_second: Some(60 << 20),
             group_bytes_max: 1 << 20,

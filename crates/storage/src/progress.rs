@@ -1,4 +1,4 @@
-//! `progress` and `progress-contents`: witnesses, outside the log and the contents database, of how far
+//! `progress` and `progress-contents`: witnesses, outside the log database and the volumes of contents, of how far
 //! each has been flushed.
 //!
 //! A database that lost its newest part to damage looks, from the inside, just like one that stopped

@@ -2,7 +2,7 @@
 //!
 //! sled keeps up to a whole volume in memory for each database that is open, whatever the capacity of its page cache: it
 //! looks for pages to evict only after 64 accesses in one of 256 places. So volumes that are not the newest are opened when they
-//! are read, and no more than a few stay open.
+//! are read, and stay open while what they hold is within bounds.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -14,14 +14,17 @@ use crate::engine::{Engine, SpaceName};
 use crate::error::OpenError;
 use crate::medium::Medium;
 
-/// So many stay open beside those that are held, the least recently used ones go first.
-const OPEN_MAX: usize = 2;
+/// So many stay open in any case: who reads in order is at the end of one and the beginning of the next.
+const OPEN_MIN: usize = 2;
+/// What an open database takes beside what it holds, about.
+const OPEN_BYTES: u64 = 4 << 20;
 
 /// The databases that may be closed and are open.
-#[derive(Default)]
 pub(super) struct Shelf {
-    /// The most recently used one at the back.
-    open: Mutex<VecDeque<Arc<Slot>>>,
+    /// Each with the bytes it takes, the most recently used one at the back.
+    open: Mutex<VecDeque<(Arc<Slot>, u64)>>,
+    /// Bytes that all of them may take; the least recently used ones go first.
+    bytes_max: u64,
 }
 
 /// One database, open or not.
@@ -86,29 +89,40 @@ impl Slot {
 }
 
 impl Shelf {
-    /// Notes that a database is used that may be closed later, and closes what is too many.
-    pub(super) fn used(&self, slot: &Arc<Slot>) {
-        let closed = {
+    pub(super) fn new(bytes_max: u64) -> Self {
+        Shelf {
+            open: Mutex::default(),
+            bytes_max,
+        }
+    }
+
+    /// Notes that a database that holds so many bytes is used, and may be closed later; closes what is too much.
+    pub(super) fn used(&self, slot: &Arc<Slot>, bytes: u64) {
+        let mut closed = Vec::new();
+        {
             let mut open = self.open.lock();
-            if open.back().is_some_and(|last| Arc::ptr_eq(last, slot)) {
+            if open.back().is_some_and(|(last, _)| Arc::ptr_eq(last, slot)) {
                 return;
             }
-            open.retain(|other| !Arc::ptr_eq(other, slot));
-            open.push_back(Arc::clone(slot));
-            if open.len() > OPEN_MAX {
-                open.pop_front()
-            } else {
-                None
+            open.retain(|(other, _)| !Arc::ptr_eq(other, slot));
+            open.push_back((Arc::clone(slot), bytes + OPEN_BYTES));
+            let mut total: u64 = open.iter().map(|(_, bytes)| bytes).sum();
+            while total > self.bytes_max
+                && open.len() > OPEN_MIN
+                && let Some((slot, bytes)) = open.pop_front()
+            {
+                total -= bytes;
+                closed.push(slot);
             }
-        };
-        if let Some(slot) = closed {
+        }
+        for slot in closed {
             slot.close();
         }
     }
 
     /// Forgets and closes a database.
     pub(super) fn forget(&self, slot: &Arc<Slot>) {
-        self.open.lock().retain(|other| !Arc::ptr_eq(other, slot));
+        self.open.lock().retain(|(other, _)| !Arc::ptr_eq(other, slot));
         slot.close();
     }
 }

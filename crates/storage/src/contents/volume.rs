@@ -29,6 +29,9 @@ const SPACES: [SpaceName; 2] = [("meta", Layout::Map), ("parts", Layout::Map)];
 const META: Space = Space(0);
 pub(crate) const PARTS: Space = Space(1);
 
+/// Page cache of the database. It takes more than that: see `shelf`.
+const CACHE_BYTES: u64 = 1 << 20;
+
 const NODE: &str = "node";
 const SEQUENCE: &str = "sequence";
 const HELD: &str = "held";
@@ -79,10 +82,9 @@ impl Volume {
         number: u64,
         node: u64,
         sequence: u64,
-        cache_bytes: u64,
     ) -> Result<Self, StorageError> {
         medium.remove(&path)?;
-        let slot = Slot::open(medium, path.clone(), &SPACES, cache_bytes).map_err(in_use)?;
+        let slot = Slot::open(medium, path.clone(), &SPACES, CACHE_BYTES).map_err(in_use)?;
         let engine = slot.engine().map_err(in_use)?;
         put_number(&*engine, NODE, node)?;
         put_number(&*engine, SEQUENCE, sequence)?;
@@ -98,9 +100,8 @@ impl Volume {
         path: &Path,
         number: u64,
         node: u64,
-        cache_bytes: u64,
     ) -> Result<Self, OpenError> {
-        let slot = Slot::open(medium, path.to_owned(), &SPACES, cache_bytes)?;
+        let slot = Slot::open(medium, path.to_owned(), &SPACES, CACHE_BYTES)?;
         let engine = slot.engine()?;
         let damaged = |what: String| OpenError::damaged(path.join("db"), what);
         let unreadable = |error: StorageError| damaged(error.to_string());
@@ -155,6 +156,12 @@ impl Volume {
         ids.is_some_and(|(lowest, highest)| lowest <= id && id <= highest)
     }
 
+    /// How many entries its range includes.
+    pub(super) fn width(&self) -> u64 {
+        let ids = self.held.lock().ids;
+        ids.map_or(0, |(lowest, highest)| highest.0 - lowest.0)
+    }
+
     /// Has the last holder remove the directory.
     pub(super) fn remove_when_dropped(&self) {
         self.remove.store(true, Ordering::SeqCst);
@@ -163,8 +170,9 @@ impl Volume {
     /// Its database, which stays open as long as this is held; the newest volume's always does.
     fn engine(&self) -> Result<Arc<dyn Engine>, StorageError> {
         let engine = self.slot.engine().map_err(in_use)?;
-        if self.held().sealed {
-            self.shelf.used(&self.slot);
+        let held = self.held();
+        if held.sealed {
+            self.shelf.used(&self.slot, held.bytes);
         }
         Ok(engine)
     }
@@ -213,7 +221,7 @@ impl Volume {
             engine.flush()?;
             engine.check()?;
             self.held.lock().sealed = true;
-            self.shelf.used(&self.slot);
+            self.shelf.used(&self.slot, held.bytes);
         }
         Ok(())
     }
