@@ -11,7 +11,7 @@ pub struct Options {
     /// Page cache of the log database. Default 32 MiB.
     pub log_cache_bytes: u64,
     /// Volumes of contents that are not the newest stay open, and largely in memory, while they hold no more than this
-    /// together; two of them do in any case. Default 128 MiB.
+    /// together; two of them do in any case. Default 64 MiB.
     pub contents_cache_bytes: u64,
     /// A volume of contents that holds this many bytes is followed by a new one. Smaller ones give space back sooner and
     /// take less memory while they are open; more of them take longer to open at a start. Default 32 MiB.
@@ -43,7 +43,7 @@ impl Default for Options {
         Options {
             tail_bytes: 32 << 20,
             log_cache_bytes: 32 << 20,
-            contents_cache_bytes: 128 << 20,
+            contents_cache_bytes: 64 << 20,
             contents_volume_bytes: 32 << 20,
             snapshot_cache_bytes: 4 << 20,
             snapshot_bytes_per_second: Some(60 << 20),
