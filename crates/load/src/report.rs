@@ -44,7 +44,7 @@ pub(crate) struct Phase {
 pub(crate) struct Cost {
     #[serde(flatten)]
     pub(crate) usage: Usage,
-    /// A publish and a consume are half a message each.
+    /// Of messages published or of messages consumed, whichever were more.
     pub(crate) cpu_seconds_per_million: f64,
     /// By all nodes, per byte of body published.
     pub(crate) written_per_payload_byte: Option<f64>,
@@ -106,7 +106,7 @@ impl Phase {
         let confirmed = after.confirmed - before.confirmed;
         let acked = after.acked - before.acked;
         let cost = |usage: Usage| {
-            let messages = (confirmed + acked) as f64 / 2.0;
+            let messages = confirmed.max(acked) as f64;
             let payload = confirmed as f64 * body_bytes as f64;
             Cost {
                 usage,
@@ -271,7 +271,7 @@ mod tests {
     fn costs_are_per_message_and_per_byte() {
         let after = Counts {
             confirmed: 1_000,
-            acked: 3_000,
+            acked: 2_000,
             ..Counts::default()
         };
         let usage = Usage {
