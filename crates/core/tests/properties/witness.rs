@@ -526,10 +526,16 @@ impl Witness {
 
     /// A lease that was told of is one that was granted.
     fn learn_tokens(&mut self, applied: &Applied) -> Result<(), String> {
-        let replies = applied
-            .outcomes
+        // A repeated request is told again what it was told then, be the lease long over.
+        let repeated: BTreeSet<usize> = applied
+            .repeated
             .iter()
-            .flat_map(|outcome: &Outcome| match outcome {
+            .map(|repeated| repeated.ordinal as usize)
+            .collect();
+        let answered = applied.outcomes.iter().enumerate();
+        let replies = answered
+            .filter(|(ordinal, _)| !repeated.contains(ordinal))
+            .flat_map(|(_, outcome): (usize, &Outcome)| match outcome {
                 Ok(Reply::Leased(leased)) => leased.iter().collect::<Vec<_>>(),
                 _ => Vec::new(),
             });
@@ -538,9 +544,7 @@ impl Witness {
             Effect::LeaseAnswered { leased, .. } => leased.iter().collect(),
             _ => Vec::new(),
         });
-        let new =
-            |leased: &&Leased| applied.repeated.is_empty() || !self.leases.contains_key(&leased.token.grant);
-        let told: Vec<&Leased> = replies.chain(effects).filter(new).collect();
+        let told: Vec<&Leased> = replies.chain(effects).collect();
         for leased in told {
             let Leased {
                 token,
