@@ -41,9 +41,9 @@ pub struct Status {
     pub cluster_time: Timestamp,
     /// Bytes of its log in use.
     pub log_bytes: u64,
-    /// Bytes of its data directory, as last measured.
+    /// Bytes of all that is in `disk`.
     pub disk_bytes: u64,
-    /// What takes how much of them.
+    /// What occupies its disk, as last measured.
     pub disk: Vec<quorate_storage::DiskUse>,
     /// Since its start.
     pub uptime: Duration,

@@ -195,6 +195,22 @@ impl Disk {
             item.transpose()
         }))
     }
+
+    /// Walks by asking for the pair beyond the last one, at first for one at `start` or beyond.
+    fn walk_from<'a>(
+        &'a self,
+        start: &[u8],
+        beyond: impl Fn(Bound<&[u8]>) -> sled::Result<Option<Pair>> + 'a,
+    ) -> Walk<'a> {
+        let mut last = Bound::Included(Bytes::copy_from_slice(start));
+        self.walk(move || {
+            let pair = beyond(last.as_ref().map(|key| &key[..])).transpose()?;
+            if let Ok((key, _)) = &pair {
+                last = Bound::Excluded(key.clone());
+            }
+            Some(pair)
+        })
+    }
 }
 
 impl Drop for Disk {
@@ -256,16 +272,7 @@ impl Engine for Disk {
                 let mut range = tree.range(from..);
                 self.walk(move || range.next().map(as_bytes))
             }
-            Kept::Slots(slots) => {
-                let mut from = Bound::Included(Bytes::copy_from_slice(from));
-                self.walk(move || {
-                    let next = slots.next(from.as_ref().map(|key| &key[..])).transpose()?;
-                    if let Ok((key, _)) = &next {
-                        from = Bound::Excluded(key.clone());
-                    }
-                    Some(next)
-                })
-            }
+            Kept::Slots(slots) => self.walk_from(from, |from| slots.next(from)),
         }
     }
 
@@ -275,16 +282,7 @@ impl Engine for Disk {
                 let mut range = tree.range(..=to);
                 self.walk(move || range.next_back().map(as_bytes))
             }
-            Kept::Slots(slots) => {
-                let mut to = Bound::Included(Bytes::copy_from_slice(to));
-                self.walk(move || {
-                    let previous = slots.previous(to.as_ref().map(|key| &key[..])).transpose()?;
-                    if let Ok((key, _)) = &previous {
-                        to = Bound::Excluded(key.clone());
-                    }
-                    Some(previous)
-                })
-            }
+            Kept::Slots(slots) => self.walk_from(to, |to| slots.previous(to)),
         }
     }
 
