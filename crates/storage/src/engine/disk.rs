@@ -6,18 +6,21 @@
 //!   `transaction` (a lock over the whole process and extra syncs) or `clear`;
 //! - segments of 2 MiB and values of at most 16 KiB, so that no page is ever moved into a *blob file*:
 //!   sled does not sync those, and a lost one makes the database unreadable;
+//! - no more than a segment unflushed, and few of its I/O threads: see [`pool`];
 //! - no flusher thread: a flush happens when someone waits for it;
 //! - `snap.*.generating`, left behind by a crash while opening, is removed before opening, because sled
 //!   takes it for a damaged snapshot and refuses for ever;
 //! - every call is [`caught`], because sled panics on some damage, and when it closes a database whose disk
 //!   fails.
 
+mod pool;
 mod slots;
 
 use std::fs;
 use std::io::ErrorKind;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -41,6 +44,8 @@ pub(crate) struct Disk {
     /// There until it is dropped.
     sled: Option<Sled>,
     path: PathBuf,
+    /// Bytes written since the last flush.
+    unflushed: AtomicUsize,
     _watch: hook::Watch,
 }
 
@@ -77,11 +82,13 @@ impl Disk {
             .flush_every_ms(None)
             .use_compression(false);
         let sled = Self::open_patiently(path, spaces, &config)?;
+        pool::retire_most(&sled.db);
         let file = path.join("db");
         let watch = hook::watch(&file).map_err(StorageError::io(format!("watch {}", file.display())))?;
         let disk = Disk {
             sled: Some(sled),
             path: path.to_owned(),
+            unflushed: AtomicUsize::new(0),
             _watch: watch,
         };
         if let Some(blob) = disk.first_blob() {
@@ -233,7 +240,14 @@ impl Engine for Disk {
         self.call("write", || match self.space(space) {
             Kept::Map(tree) => tree.insert(key, value).map(|_previous| ()),
             Kept::Slots(slots) => slots.put(key, value),
-        })
+        })?;
+        // See `pool` for why.
+        let written = key.len() + value.len();
+        let unflushed = self.unflushed.fetch_add(written, Ordering::Relaxed) + written;
+        if unflushed >= SEGMENT_BYTES {
+            self.flush()?;
+        }
+        Ok(())
     }
 
     /// A leaf is written anew when it is divided, and a pair whose key is there already makes none longer. So the keys
@@ -287,6 +301,7 @@ impl Engine for Disk {
     }
 
     fn flush(&self) -> Result<(), StorageError> {
+        self.unflushed.store(0, Ordering::Relaxed);
         self.call("flush", || self.sled().db.flush()).map(|_bytes| ())
     }
 
