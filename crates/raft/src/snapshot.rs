@@ -71,6 +71,7 @@ fn live(view: &quorate_core::Snapshot) -> Vec<(u64, u32)> {
     let mut live: Vec<_> = view.contents().map(|(id, _)| (id.index, id.number)).collect();
     live.sort_unstable();
     live.dedup();
+    live.shrink_to_fit();
     live
 }
 

@@ -14,7 +14,7 @@ pub struct Options {
     /// together; two of them do in any case. Default 64 MiB.
     pub contents_cache_bytes: u64,
     /// A volume of contents that holds this many bytes is followed by a new one. Smaller ones give space back sooner and
-    /// take less memory while they are open; more of them take longer to open at a start. Default 32 MiB.
+    /// take less memory while they are open; more of them take longer to open at a start. Default 16 MiB.
     pub contents_volume_bytes: u64,
     /// Page cache of each open snapshot image. Default 4 MiB.
     pub snapshot_cache_bytes: u64,
@@ -44,7 +44,7 @@ impl Default for Options {
             tail_bytes: 32 << 20,
             log_cache_bytes: 32 << 20,
             contents_cache_bytes: 64 << 20,
-            contents_volume_bytes: 32 << 20,
+            contents_volume_bytes: 16 << 20,
             snapshot_cache_bytes: 4 << 20,
             snapshot_bytes_per_second: Some(60 << 20),
             group_bytes_max: 1 << 20,

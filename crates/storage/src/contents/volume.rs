@@ -221,7 +221,8 @@ impl Volume {
             engine.flush()?;
             engine.check()?;
             self.held.lock().sealed = true;
-            self.shelf.used(&self.slot, held.bytes);
+            // All of it is in memory now, and nobody reads it soon.
+            self.slot.close();
         }
         Ok(())
     }

@@ -19,7 +19,11 @@
 //! open. So this is for spaces of a bounded number of keys. A key that is new takes the next slot, whatever it is;
 //! nothing relies on slots being in the order of keys.
 //!
-//! All this is about the number of bytes written. Were sled to divide its leaves in another way, they would be
+//! A leaf is used while its values are written, and perhaps once more when they are read. sled, which looks for what
+//! to drop from memory only at every 64th use in one of 256 places, would keep several leaves in each of them,
+//! whatever the capacity of its cache. So whoever is done with a leaf uses it so many times more.
+//!
+//! All this is about the number of bytes written, and kept in memory. Were sled to divide its leaves in another way, they would be
 //! more, and everything else stay the same.
 
 use std::collections::BTreeMap;
@@ -31,6 +35,8 @@ use parking_lot::Mutex;
 const BLOCK: u64 = 8;
 /// The slots of a block that take values.
 const VALUES: u64 = 5;
+/// Uses of a page after which sled looks for others to drop.
+const USES: usize = 64;
 /// Slots that must follow a block before it is written to.
 const AHEAD: u64 = 2 * BLOCK;
 
@@ -108,6 +114,7 @@ impl Slots {
         if known.is_none() {
             state.places.insert(Bytes::copy_from_slice(key), slot);
             state.next = following(slot);
+            self.done_with(slot)?;
         }
         Ok(())
     }
@@ -155,6 +162,7 @@ impl Slots {
                 .map(|(key, slot)| (key.clone(), *slot));
             let Some((key, slot)) = found else { return Ok(None) };
             if let Some(value) = self.value(&key, slot)? {
+                self.done_with(slot)?;
                 return Ok(Some((key, value)));
             }
             // It was removed meanwhile.
@@ -173,6 +181,16 @@ impl Slots {
                 "slot {slot} does not hold the key that was put there"
             ))),
         }
+    }
+
+    /// Has sled look for pages to drop, if a slot is the last of its leaf that is written, or read by a walk.
+    fn done_with(&self, slot: u64) -> sled::Result<()> {
+        if slot % BLOCK == VALUES - 1 {
+            for _ in 0..USES {
+                self.tree.contains_key(slot.to_be_bytes())?;
+            }
+        }
+        Ok(())
     }
 
     fn reserve(&self, state: &mut State, upto: u64) -> sled::Result<()> {
