@@ -23,7 +23,7 @@ use quorate_mutants::mutant;
 use quorate_proto::internal as wire;
 use quorate_proto::internal::peer_server::PeerServer;
 use quorate_storage::{DiskUse, Store};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tonic::service::Routes;
 use tonic::transport::Channel;
@@ -70,6 +70,9 @@ struct Inner {
     disk: Arc<Mutex<Vec<DiskUse>>>,
     leader_changes: Arc<AtomicU64>,
     entries: Mutex<Entries>,
+    /// Room for reads of contents from the disk. Whoever waited for it may find that the read before brought its content
+    /// as well; and each thread that reads keeps memory for it.
+    reads: Semaphore,
     failure: watch::Sender<Option<Failure>>,
     stopping: AtomicBool,
     stop_serving: watch::Sender<bool>,
@@ -177,6 +180,7 @@ impl Consensus {
             disk: Arc::default(),
             leader_changes: Arc::default(),
             entries: Mutex::default(),
+            reads: Semaphore::new(READS_MAX),
             failure: watch::Sender::new(None),
             stopping: AtomicBool::new(false),
             stop_serving,
@@ -522,6 +526,9 @@ impl Consensus {
     }
 }
 
+/// Reads of contents from the disk at one time.
+const READS_MAX: usize = 4;
+
 /// A lease that outlives an election, as one does on a clock that was put back.
 const LEASE_OF_MUTANT: Duration = Duration::from_secs(5);
 
@@ -738,18 +745,11 @@ impl Inner {
     }
 
     async fn find_content(&self, id: MessageId, bytes: u32) -> Result<Bytes, ContentError> {
-        let cached = self.entries.lock().get(id.index);
-        let entry = match cached {
-            Some(entry) => Some(entry),
-            None => match self.store.log.read_cached(id.index, id.index + 1, 0) {
-                Some(records) => records.first().map(|record| batch_of(id, record)).transpose()?,
-                None => None,
-            },
-        };
-        if let Some(entry) = entry {
-            return content_of(id, &entry);
+        if let Some(content) = self.find_cached(id)? {
+            return Ok(content);
         }
-        if let Some(content) = self.store.contents.get_cached(id.index, id.number) {
+        let _room = self.reads.acquire().await;
+        if let Some(content) = self.find_cached(id)? {
             return Ok(content);
         }
         let store = Arc::clone(&self.store);
@@ -777,6 +777,22 @@ impl Inner {
                 id,
                 problem: error.to_string(),
             }),
+        }
+    }
+
+    /// Looks for a content where no disk is needed.
+    fn find_cached(&self, id: MessageId) -> Result<Option<Bytes>, ContentError> {
+        let read_before = self.entries.lock().get(id.index);
+        let entry = match read_before {
+            Some(entry) => Some(entry),
+            None => match self.store.log.read_cached(id.index, id.index + 1, 0) {
+                Some(records) => records.first().map(|record| batch_of(id, record)).transpose()?,
+                None => None,
+            },
+        };
+        match entry {
+            Some(entry) => content_of(id, &entry).map(Some),
+            None => Ok(self.store.contents.get_cached(id.index, id.number)),
         }
     }
 }

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use quorate_node::Node;
 use tracing::info;
 
+mod arenas;
 mod build_info;
 mod commands;
 mod config;
@@ -43,6 +44,8 @@ async fn main() -> ExitCode {
 }
 
 async fn serve(args: ServeArgs) -> Result<(), Fatal> {
+    arenas::limit();
+
     // Settings, and somebody to tell.
     if let Some(parent) = args.die_with_parent {
         signals::die_with_parent(parent)?;
