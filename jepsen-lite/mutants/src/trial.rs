@@ -4,6 +4,7 @@
 //! that one that brings the process down is an answer like any other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -47,6 +48,12 @@ pub struct Found {
     pub trouble: Option<String>,
 }
 
+impl Found {
+    fn is_clean(&self) -> bool {
+        self.broken.is_empty() && self.trouble.is_none()
+    }
+}
+
 /// Random logs in one run of the properties: about ten seconds in a debug build.
 const LOGS_PER_SEED: u64 = 100;
 
@@ -84,10 +91,18 @@ impl Programs {
                 trouble: Some(format!("it was not over after {} s", LIMIT.as_secs())),
             });
         };
-        Ok(match hunt.layer {
+        let mut found = match hunt.layer {
             Layer::Tests => read_test(&output),
             Layer::Simulation | Layer::Processes => read_results(&output),
-        })
+        };
+        if mutant.is_none() && !found.is_clean() {
+            let kept = keep(hunt, seed, &output)?;
+            let before = found
+                .trouble
+                .map_or_else(String::new, |trouble| format!("{trouble}; "));
+            found.trouble = Some(format!("{before}all it said is in {}", kept.display()));
+        }
+        Ok(found)
     }
 
     fn test(&self, hunt: &Hunt, seed: u64) -> Result<Command> {
@@ -169,6 +184,23 @@ fn output_within(mut child: Child, limit: Duration) -> Result<Option<Output>> {
         stdout: heard(stdout),
         stderr: heard(stderr),
     }))
+}
+
+/// Keeps what a run without a mutant said that found something all the same: that is a fault of the product, or of the
+/// suite, and may not come again.
+fn keep(hunt: &Hunt, seed: u64, output: &Output) -> Result<PathBuf> {
+    let scenario = match hunt.scenario {
+        "" => "random",
+        scenario => scenario,
+    };
+    let name = format!(
+        "jepsen-lite-unclean-{}-{scenario}-{seed}.txt",
+        hunt.layer.letter()
+    );
+    let path = std::env::temp_dir().join(name);
+    fs::write(&path, [&output.stdout[..], &output.stderr[..]].concat())
+        .with_context(|| format!("write {}", path.display()))?;
+    Ok(path)
 }
 
 /// A test that fails says first which invariant it is about.

@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use futures_util::stream::Fuse;
 use futures_util::{Stream, StreamExt as _};
 use openraft::raft::AppendEntriesRequest;
 use tokio::time::{Instant, timeout_at};
@@ -23,7 +24,8 @@ type Request = AppendEntriesRequest<TypeConfig>;
 pub(super) const PATIENCE: Duration = Duration::from_millis(2);
 
 struct Sending<S> {
-    input: S,
+    /// Asked once more after its end, when a request is still held.
+    input: Fuse<S>,
     /// A request without entries, and until when it may wait.
     held: Option<(Request, Instant)>,
     /// When the last request with entries was seen, and whether it came soon after the one before.
@@ -37,7 +39,7 @@ where
     S: Stream<Item = Request> + Send + Unpin,
 {
     let start = Sending {
-        input,
+        input: input.fuse(),
         held: None,
         last: None,
         quick: false,
@@ -97,6 +99,8 @@ mod tests {
 
     use bytes::Bytes;
     use openraft::EntryPayload;
+    use openraft::entry::RaftEntry as _;
+    use openraft::vote::RaftLeaderId as _;
     use tokio::time::sleep_until;
 
     use super::*;
