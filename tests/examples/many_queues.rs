@@ -7,12 +7,12 @@
 
 #![allow(clippy::print_stdout, reason = "it talks to a person")]
 
-use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
 use quorate_test_cluster::Cluster;
+use quorate_tests::costs::cpu_seconds;
 use quorate_tests::many_queues;
 
 #[derive(Debug, Parser)]
@@ -24,9 +24,6 @@ struct Arguments {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     idle: u64,
 }
-
-/// Of `/proc/PID/stat`: fixed on Linux, whatever the kernel's own clock is.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -87,19 +84,4 @@ async fn idle_cpu(cluster: &Cluster, span: Duration) -> Result<()> {
         println!("          node {node}  {percent:5.2} %  {role}");
     }
     Ok(())
-}
-
-/// CPU time of a node's process up to now, in user and system mode.
-fn cpu_seconds(cluster: &Cluster, node: usize) -> Result<f64> {
-    let process = cluster.process_id(node).context("the node does not run")?;
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).context("read its CPU time")?;
-    // The name of the program, in parentheses, may have spaces in it.
-    let (_, fields) = stat.rsplit_once(')').context("no CPU time")?;
-    let ticks: Vec<u64> = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .map(str::parse)
-        .collect::<Result<_, _>>()?;
-    Ok(ticks.iter().sum::<u64>() as f64 / TICKS_PER_SECOND)
 }

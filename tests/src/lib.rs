@@ -13,6 +13,7 @@
 //! | [`views`] | what the API shows, as checkers read it |
 //! | [`checker`] | the promises, each decided from a history |
 //! | [`converge`] | all nodes have the same state |
+//! | [`costs`] | what nodes take of processors, memory and disk |
 //! | [`many_queues`] | a great many queues, declared and listed |
 //! | [`alive`] | the shortest proof that a cluster serves |
 //! | [`body`] | bodies that tell who they are |
@@ -36,6 +37,7 @@ pub use jepsen_lite_processes::{disks, wrong_clock};
 
 pub mod alive;
 pub mod converge;
+pub mod costs;
 pub mod harm;
 pub mod many_queues;
 pub mod program;

@@ -284,7 +284,9 @@ impl World {
     pub fn wipe(&mut self, number: usize) {
         let place = &mut self.places[number];
         if let Some(id) = place.disk.node_id() {
-            self.watch.emptied(number, id, reach(&place.disk));
+            // What a fault took from it had been there, and was told.
+            let had = if place.damaged { u64::MAX } else { reach(&place.disk) };
+            self.watch.emptied(number, id, had);
         }
         place.disk.wipe();
         // What it is now has lost nothing.
