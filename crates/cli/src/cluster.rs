@@ -163,7 +163,7 @@ fn disk_text(answers: &Answers) -> String {
             "entries since the last snapshot, and some before it for followers that lag; the file shrinks at a restart"
         }
         "contents" => {
-            "bodies of messages that outlived their log entry; given back by the volume, when little in it is needed"
+            "bodies of messages that outlived their log entry; given back by the volume, when the next snapshot finds little in it needed"
         }
         "snapshots" => "the state as of the last snapshot; two of them while one is written",
         "journal" => "what `quorate trace` knows; bounded by journal-bytes and journal-age",

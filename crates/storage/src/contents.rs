@@ -356,6 +356,12 @@ impl Contents {
         self.inner.failure.note(step())
     }
 
+    /// Bytes of contents that are alive, about: what was, when [`Contents::retain`] looked last, and all that was written since.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.volumes().iter().map(|volume| volume.live_bytes()).sum()
+    }
+
     // -------------------------------------------------------------- dropping
 
     /// Gives back the space of contents that are not `live`: drops volumes in which nothing is, and rewrites those in
@@ -376,10 +382,14 @@ impl Contents {
         let newest = self.newest().number;
         let mut dead = BTreeSet::new();
         let (mut thin, mut small) = (Vec::new(), Vec::new());
-        for volume in before.iter().filter(|volume| volume.number != newest) {
+        for volume in &before {
             let Some(share) = Share::of(volume, live, index_max) else {
                 continue;
             };
+            volume.note_live(share.bytes());
+            if volume.number == newest {
+                continue;
+            }
             if share.live == 0 {
                 dead.insert(volume.number);
             } else if share.live * THIN < share.held.count {

@@ -162,7 +162,7 @@ impl Store {
         let image = self.snapshots.current().map_or(0, |current| current.bytes);
         vec![
             part("log", &paths.log, Some(self.log.log_bytes(0))),
-            part("contents", &paths.contents, None),
+            part("contents", &paths.contents, Some(self.contents.live_bytes())),
             part("snapshots", &paths.images, Some(image)),
             part("journal", &paths.journal, None),
         ]

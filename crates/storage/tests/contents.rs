@@ -135,12 +135,22 @@ fn a_volume_goes_when_nothing_in_it_is_alive() {
     assert_eq!(volumes(dir.path()), (4..=10).collect::<Vec<_>>());
     assert_eq!(all(&store), written[30..]);
     assert_eq!(store.contents.get(30, 0, 1000).unwrap(), None);
+    assert_eq!(store.contents.live_bytes(), 70_000);
+
+    let half: Vec<_> = (31..=80).step_by(2).map(|index| (index, 0)).collect();
+    assert_eq!(store.contents.retain(&half, 80).unwrap(), 0);
+    assert_eq!(
+        store.contents.live_bytes(),
+        45_000,
+        "half of five, and two of later entries"
+    );
 
     // A walk keeps what it has begun with.
     let mut walk = store.contents.range((0, 0));
     assert_eq!(walk.next().unwrap().unwrap(), written[30]);
     assert_eq!(store.contents.retain(&[], 100).unwrap(), 7);
     assert_eq!(all(&store), []);
+    assert_eq!(store.contents.live_bytes(), 0);
     assert_eq!(volumes(dir.path()), (4..=11).collect::<Vec<_>>());
     assert!(
         walk.by_ref()

@@ -285,7 +285,11 @@ impl World {
         let place = &mut self.places[number];
         if let Some(id) = place.disk.node_id() {
             // What a fault took from it had been there, and was told.
-            let had = if place.damaged { u64::MAX } else { reach(&place.disk) };
+            let had = if place.damaged {
+                u64::MAX
+            } else {
+                reach(&place.disk)
+            };
             self.watch.emptied(number, id, had);
         }
         place.disk.wipe();

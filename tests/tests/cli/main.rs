@@ -270,3 +270,18 @@ fn has_fields(value: &Value, fields: &[&str]) -> Result<()> {
 fn text(value: &Value) -> Result<&str> {
     value.as_str().with_context(|| format!("{value} is not a text"))
 }
+
+/// It executes itself once more for that, as the process that was started.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_runs_with_few_arenas() -> Result<()> {
+    let cluster = Cluster::start(1).await?;
+    let process = cluster.process_id(0).context("the node runs")?;
+    let environment = std::fs::read_to_string(format!("/proc/{process}/environ"))?;
+    let arenas = environment
+        .split('\0')
+        .find_map(|variable| variable.strip_prefix("MALLOC_ARENA_MAX="));
+    let given = std::env::var("MALLOC_ARENA_MAX");
+    ensure!(arenas == Some(given.as_deref().unwrap_or("4")), "{environment}");
+    Ok(())
+}

@@ -114,16 +114,19 @@ mod tests {
     async fn sent(requests: &[(u64, bool)]) -> Vec<(u64, Option<u64>)> {
         let start = Instant::now();
         let requests: Vec<_> = requests.iter().copied().zip(1..).collect();
-        let input = futures_util::stream::iter(requests).then(|((at, entry), number)| async move {
+        // As openraft's stream, it panics if it is asked again after its end.
+        let input = futures_util::stream::unfold(requests.into_iter(), |mut requests| async move {
+            let ((at, entry), number) = requests.next()?;
             sleep_until(start + Duration::from_millis(at)).await;
             let entry =
                 entry.then(|| Entry::new(id(number), EntryPayload::Normal(Batch(Bytes::from_static(b"x")))));
-            Request {
+            let request = Request {
                 vote: Vote::new_committed(3, 4),
                 prev_log_id: None,
                 leader_commit: Some(id(number)),
                 entries: entry.into_iter().collect(),
-            }
+            };
+            Some((request, requests))
         });
         let output = pin!(with_entries(Box::pin(input)));
         output

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -49,6 +49,8 @@ pub(super) struct Volume {
     medium: Arc<dyn Medium>,
     remove: AtomicBool,
     held: Mutex<Held>,
+    /// Bytes that are known to be needed no more.
+    dead_bytes: AtomicU64,
     /// The runs that were read last, the newest at the back: who reads in order, side by side with others, reads each once.
     last: Mutex<VecDeque<Arc<Run>>>,
 }
@@ -133,6 +135,7 @@ impl Volume {
             medium: Arc::clone(medium),
             remove: AtomicBool::new(false),
             held: Mutex::new(held),
+            dead_bytes: AtomicU64::new(0),
             last: Mutex::default(),
         }
     }
@@ -148,6 +151,18 @@ impl Volume {
 
     pub(super) fn held(&self) -> Held {
         *self.held.lock()
+    }
+
+    /// Notes that so much of what it holds now is alive.
+    pub(super) fn note_live(&self, bytes: u64) {
+        let dead = self.held().bytes.saturating_sub(bytes);
+        self.dead_bytes.store(dead, Ordering::Relaxed);
+    }
+
+    /// Bytes that may be alive.
+    pub(super) fn live_bytes(&self) -> u64 {
+        let dead = self.dead_bytes.load(Ordering::Relaxed);
+        self.held().bytes.saturating_sub(dead)
     }
 
     /// Whether its range includes an id.
