@@ -196,6 +196,14 @@ impl Broker {
         names.take(limit).map(|(_, id)| self.queue_view(*id)).collect()
     }
 
+    /// Bytes of the contents of all messages, dead ones included. One that is in several queues counts once in each. Walks
+    /// through the queues.
+    #[must_use]
+    pub fn content_bytes(&self) -> u64 {
+        let queues = self.queues.values();
+        queues.map(|queue| queue.tallies.all().bytes).sum()
+    }
+
     fn queue_view(&self, id: QueueId) -> QueueView {
         let queue = self.held(id);
         QueueView {

@@ -3,6 +3,9 @@
 //! By bytes: a snapshot is due when the log since the last one is larger than
 //! the configured amount and than the last image. So each byte of log pays for
 //! at most one byte of image, and a restart replays a bounded log.
+//!
+//! The disk gets space of contents back behind a snapshot. So one is due earlier when most of what is kept is needed no
+//! more, as when a deep queue was emptied, and nothing else might happen for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,6 +24,9 @@ use crate::types::Raft;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A snapshot that was asked for may have been put off.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// A snapshot for the sake of the disk is due after the log has grown by one part in so many of what makes one due
+/// otherwise: how much is alive of what is kept is known about, and it must not be written over and over for nothing.
+const EARLIER: u64 = 16;
 /// The directory is measured this often.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
@@ -52,7 +58,21 @@ fn is_due(shared: &Shared, config: &Config) -> bool {
         .snapshots
         .current()
         .map_or(0, |current| current.bytes);
-    shared.store.log.log_bytes(index + 1) > config.snapshot_log_bytes.max(image)
+    let (log, enough) = (
+        shared.store.log.log_bytes(index + 1),
+        config.snapshot_log_bytes.max(image),
+    );
+    log > enough || (log > enough / EARLIER && is_mostly_dead(shared, config))
+}
+
+/// Whether more contents are kept for nothing than are alive, and so many that it matters.
+fn is_mostly_dead(shared: &Shared, config: &Config) -> bool {
+    let kept = shared.store.contents.live_bytes();
+    if kept <= config.snapshot_log_bytes {
+        return false;
+    }
+    let alive = shared.broker.read().content_bytes();
+    kept - alive.min(kept) > config.snapshot_log_bytes.max(alive)
 }
 
 /// Writes a snapshot of at least what is applied now. Answers its index.
