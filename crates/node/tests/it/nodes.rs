@@ -47,8 +47,14 @@ impl Nodes {
         .await
     }
 
-    /// Stops all but one; the one that is left.
+    /// Stops all but one, which has applied what the others have; the one that is left.
     pub(crate) async fn stop_all_but_one(&mut self) -> Broker {
+        let applied = |(node, _): &(Node, tempfile::TempDir)| node.broker().status().applied_index;
+        let all = self.nodes.iter().map(applied).max();
+        wait_for("the node that is left to apply", || async {
+            (Some(applied(&self.nodes[0])) >= all).then_some(())
+        })
+        .await;
         for (node, _) in self.nodes.drain(1..) {
             node.stop().await;
         }

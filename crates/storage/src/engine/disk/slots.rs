@@ -74,6 +74,7 @@ impl Slots {
             let slot = slot[..].try_into().map(u64::from_be_bytes);
             let slot = slot.map_err(|_| nonsense("a key that is no slot"))?;
             state.reserved = slot + 1;
+            done_with(&tree, slot)?;
             let block = state.block(slot);
             block.present |= bit(slot);
             if stored.is_empty() {
@@ -114,7 +115,7 @@ impl Slots {
         if known.is_none() {
             state.places.insert(Bytes::copy_from_slice(key), slot);
             state.next = following(slot);
-            self.done_with(slot)?;
+            done_with(&self.tree, slot)?;
         }
         Ok(())
     }
@@ -162,7 +163,7 @@ impl Slots {
                 .map(|(key, slot)| (key.clone(), *slot));
             let Some((key, slot)) = found else { return Ok(None) };
             if let Some(value) = self.value(&key, slot)? {
-                self.done_with(slot)?;
+                done_with(&self.tree, slot)?;
                 return Ok(Some((key, value)));
             }
             // It was removed meanwhile.
@@ -181,16 +182,6 @@ impl Slots {
                 "slot {slot} does not hold the key that was put there"
             ))),
         }
-    }
-
-    /// Has sled look for pages to drop, if a slot is the last of its leaf that is written, or read by a walk.
-    fn done_with(&self, slot: u64) -> sled::Result<()> {
-        if slot % BLOCK == VALUES - 1 {
-            for _ in 0..USES {
-                self.tree.contains_key(slot.to_be_bytes())?;
-            }
-        }
-        Ok(())
     }
 
     fn reserve(&self, state: &mut State, upto: u64) -> sled::Result<()> {
@@ -218,6 +209,16 @@ impl Slots {
         }
         Ok(())
     }
+}
+
+/// Has sled look for pages to drop, if a slot is the last of its leaf that is written, or read by a walk.
+fn done_with(tree: &sled::Tree, slot: u64) -> sled::Result<()> {
+    if slot % BLOCK == VALUES - 1 {
+        for _ in 0..USES {
+            tree.contains_key(slot.to_be_bytes())?;
+        }
+    }
+    Ok(())
 }
 
 impl State {
