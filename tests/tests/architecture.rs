@@ -106,6 +106,8 @@ const TEST_ARROWS: &[(&str, &[&str])] = &[
     // The named scenarios, with their load, on processes.
     ("jepsen-lite-processes", &["jepsen-lite-workload"]),
     ("jepsen-lite-sim", &["quorate-proto"]),
+    // Its examples measure what `quorate bench` measures, and do harm meanwhile.
+    ("quorate-tests", &["quorate-load"]),
 ];
 
 /// Libraries that exactly one crate may name, so that replacing one touches one crate.

@@ -256,11 +256,12 @@ fn a_node_that_was_away_gets_a_snapshot_with_its_contents() {
         let away = (cluster.leader().await + 1) % 3;
         cluster.crash(away, Unflushed::Prefix { seed: 7 }).await;
         let body = "x".repeat(40_000);
-        let mut first = None;
-        for _ in 0..40 {
-            let index = cluster.publish(&body).await.index;
-            first.get_or_insert(index);
+        let first = cluster.publish(&body).await.index;
+        let mut last = first;
+        for _ in 1..40 {
+            last = cluster.publish(&body).await.index;
         }
+        cluster.agree(last).await;
         for node in cluster.nodes() {
             node.snapshot().await.unwrap();
         }
@@ -276,7 +277,7 @@ fn a_node_that_was_away_gets_a_snapshot_with_its_contents() {
         let node = cluster.places[away].node.as_ref().unwrap();
         assert!(node.status().snapshot_index > 0, "it came as a snapshot");
         let id = quorate_core::ids::MessageId {
-            index: first.unwrap(),
+            index: first,
             number: 0,
         };
         assert_eq!(node.content(id, 40_000).await.unwrap(), body);
