@@ -7,11 +7,14 @@
 //! So while entries come in quick succession, a request without any is held back until the next one comes,
 //! which takes its place. openraft does not count answers: it goes by how far the other node's log matches, and the
 //! answer to a later request says as much. While entries are rare nothing is held back, and nobody waits.
+//!
+//! The commit of a change of the members is never held back: a node that it removes is told nothing after it.
 
 use std::time::Duration;
 
 use futures_util::stream::Fuse;
 use futures_util::{Stream, StreamExt as _};
+use openraft::EntryPayload;
 use openraft::raft::AppendEntriesRequest;
 use tokio::time::{Instant, timeout_at};
 
@@ -31,6 +34,8 @@ struct Sending<S> {
     /// When the last request with entries was seen, and whether it came soon after the one before.
     last: Option<Instant>,
     quick: bool,
+    /// Index of the last change of the members that was sent, until its commit is told.
+    members: Option<u64>,
 }
 
 /// The requests of `input`, less those without entries that the next one makes needless.
@@ -43,6 +48,7 @@ where
         held: None,
         last: None,
         quick: false,
+        members: None,
     };
     futures_util::stream::unfold(start, |mut sending| async move {
         let request = sending.next().await?;
@@ -63,21 +69,25 @@ where
                     Err(_late) => return self.release(),
                 },
             };
+            let tells_members = next.as_ref().is_some_and(|request| self.tells_members(request));
             match next {
                 None => return self.release(),
                 Some(request) if !request.entries.is_empty() => {
                     self.held = None;
-                    self.note_entries();
+                    self.note_entries(&request);
                     return Some(request);
                 }
-                Some(request) if self.quick => {
+                Some(request) if self.quick && !tells_members => {
                     let until = match self.held {
                         Some((_, until)) => until,
                         None => Instant::now() + PATIENCE,
                     };
                     self.held = Some((request, until));
                 }
-                Some(request) => return Some(request),
+                Some(request) => {
+                    self.held = None;
+                    return Some(request);
+                }
             }
         }
     }
@@ -86,7 +96,16 @@ where
         self.held.take().map(|(request, _)| request)
     }
 
-    fn note_entries(&mut self) {
+    /// Whether it tells that a change of the members is committed.
+    fn tells_members(&mut self, request: &Request) -> bool {
+        let committed = request.leader_commit.as_ref().map(|commit| commit.index);
+        self.members.take_if(|at| committed >= Some(*at)).is_some()
+    }
+
+    fn note_entries(&mut self, request: &Request) {
+        let changes = request.entries.iter().rev();
+        let change = changes.filter(|entry| matches!(entry.payload, EntryPayload::Membership(_)));
+        self.members = change.map(|entry| entry.log_id.index).next().or(self.members);
         let now = Instant::now();
         self.quick = self.last.is_some_and(|last| now - last <= PATIENCE);
         self.last = Some(now);
@@ -98,7 +117,6 @@ mod tests {
     use std::pin::pin;
 
     use bytes::Bytes;
-    use openraft::EntryPayload;
     use openraft::entry::RaftEntry as _;
     use openraft::vote::RaftLeaderId as _;
     use tokio::time::sleep_until;
