@@ -82,9 +82,10 @@ impl Disk {
             .flush_every_ms(None)
             .use_compression(false);
         let sled = Self::open_patiently(path, spaces, &config)?;
-        pool::retire_most(&sled.db);
         let file = path.join("db");
         let watch = hook::watch(&file).map_err(StorageError::io(format!("watch {}", file.display())))?;
+        // Only now, so that its flushes are watched as well.
+        pool::retire_most(&sled.db);
         let disk = Disk {
             sled: Some(sled),
             path: path.to_owned(),
