@@ -372,25 +372,38 @@ impl Membership {
 
     /// Finds out whether the cluster removed this node while it was away: a
     /// removed node is not told, so one that hears nothing from a leader asks.
+    /// It may have the change in its log without knowing that it is committed:
+    /// it asks too, since what it knew as a member says nothing of it.
     /// Returns when it was.
     pub(crate) async fn removed_elsewhere(self, contact: Arc<Contact>) {
         const ASK_AFTER: Duration = Duration::from_secs(2);
         loop {
             tokio::time::sleep(ASK_AFTER).await;
-            let (state, membership) = {
+            let (state, committed, effective) = {
                 let metrics = self.raft.server_metrics();
                 let metrics = metrics.borrow_watched();
-                (metrics.state, metrics.membership_config.as_ref().clone())
+                let committed = metrics.committed_membership_config.as_ref().clone();
+                (
+                    metrics.state,
+                    committed,
+                    metrics.membership_config.as_ref().clone(),
+                )
             };
-            let known = members(&membership);
+            // A node is never taken back: any later membership without it is final.
+            let as_member = [&effective, &committed]
+                .into_iter()
+                .find(|membership| membership.membership().get_node(&self.own()).is_some());
             let led = state == ServerState::Leader || !contact.silent_for(ASK_AFTER);
-            if led || !known.contains_key(&self.own()) {
+            let Some(as_member) = as_member.filter(|_| !led) else {
                 continue;
-            }
-            let at = membership.log_id().map_or(0, |id| id.index);
-            for (id, member) in known.iter().filter(|(id, _)| **id != self.own()) {
+            };
+            let at = as_member.log_id().map_or(0, |id| id.index);
+            let mut others = members(&committed);
+            others.extend(members(&effective));
+            others.remove(&self.own());
+            for (id, member) in others {
                 let address = &member.peer_address;
-                let Ok(info) = bootstrap::join_info(&self.pool, &self.identity, Some(*id), address).await
+                let Ok(info) = bootstrap::join_info(&self.pool, &self.identity, Some(id), address).await
                 else {
                     continue;
                 };

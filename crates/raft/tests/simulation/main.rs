@@ -12,7 +12,9 @@ use quorate_core::command::{Command, NewMessage, Publish, Request, SettingsPatch
 use quorate_core::ids::{NodeId, QueueName, Timestamp};
 use quorate_core::{Broker, batch};
 use quorate_raft::simulation::{Disk, DurableLog, EntryId, Unflushed, run_disk};
-use quorate_raft::{Clock, Config, Consensus, Journal, Observed, Observer, ProposeError, Proposed};
+use quorate_raft::{
+    Clock, Config, Consensus, Failure, Journal, Observed, Observer, ProposeError, Proposed, Role,
+};
 use tokio::time::Instant;
 use tonic::service::Routes;
 
@@ -317,6 +319,38 @@ fn a_node_that_refuses_connections_is_dialed_now_and_then() {
         let refused = cluster.network.refused() - before;
         // Twenty appends at the longest pause, and a heartbeat for each of eighty.
         assert!((20..=200).contains(&refused), "{refused} in ten seconds");
+    });
+}
+
+/// It has its own removal in its log, and nobody ever tells it that this is committed.
+#[test]
+fn a_node_that_does_not_know_whether_its_removal_was_committed_finds_out() {
+    simulate(async {
+        let mut cluster = Cluster::start(3).await;
+        cluster.propose(declare(), &[]).await;
+        let leader = cluster.leader().await;
+        let node = cluster.places[leader].node.clone().unwrap();
+        let own = node.node_id();
+        // Time to fall between an entry that is written here and one that is committed.
+        for other in [1, 2].map(|next| (leader + next) % 3) {
+            cluster.places[other].latency.store(50, Ordering::SeqCst);
+        }
+        let removing = tokio::spawn(async move { node.remove_node(own).await });
+        wait_for("a log with the removal", || {
+            let status = cluster.places[leader].node.as_ref()?.status();
+            let written = status.members.iter().all(|member| member.node_id != own);
+            (written && status.role == Role::Leader).then_some(())
+        })
+        .await;
+        cluster.crash(leader, Unflushed::Kept).await;
+        assert!(removing.await.unwrap().is_err());
+
+        cluster.publish("without it").await;
+        cluster.start_node(leader).await;
+        let node = cluster.places[leader].node.as_ref().unwrap();
+        assert_ne!(node.status().role, Role::Removed);
+        let reason = tokio::time::timeout(PATIENCE, node.failed()).await.unwrap();
+        assert_eq!(reason, Failure::Removed);
     });
 }
 
