@@ -99,11 +99,17 @@ struct Faults {
 /// What became of writes that were not flushed when a disk [crashed](Disk::crash).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unflushed {
-    /// They had all made it, as when a process is killed.
+    /// They had all made it, as when a process is killed that had written them.
     Kept,
+    /// A process is killed whose engine had some of them in a buffer: of each database a prefix is left, as long as
+    /// the seed makes it. What was written beside the databases is in the page cache, and stays.
+    Killed {
+        /// Equal seeds give equal prefixes.
+        seed: u64,
+    },
     /// They are all gone.
     Lost,
-    /// Of each database a prefix is left, as long as the seed makes it.
+    /// Power is lost: of each database a prefix is left, as long as the seed makes it, and of all else, too.
     Prefix {
         /// Equal seeds give equal prefixes.
         seed: u64,
@@ -177,7 +183,7 @@ impl Disk {
     /// Ends the life of the open store, if there is one, and decides what is left of unflushed writes.
     pub fn crash(&self, unflushed: Unflushed) {
         let mut chance = Chance(match unflushed {
-            Unflushed::Prefix { seed } => seed,
+            Unflushed::Killed { seed } | Unflushed::Prefix { seed } => seed,
             Unflushed::Kept | Unflushed::Lost => 0,
         });
         let mut state = self.state.lock();
@@ -189,7 +195,7 @@ impl Disk {
             let kept = match unflushed {
                 Unflushed::Kept => keepable,
                 Unflushed::Lost => 0,
-                Unflushed::Prefix { .. } => chance.prefix(keepable),
+                Unflushed::Killed { .. } | Unflushed::Prefix { .. } => chance.prefix(keepable),
             };
             lost += (all - kept) as u64;
             *memory = Arc::new(memory.crash(kept));
@@ -197,7 +203,7 @@ impl Disk {
         for noted in state.progress.values_mut() {
             let behind = noted.last - noted.durable;
             noted.last = match unflushed {
-                Unflushed::Kept => noted.last,
+                Unflushed::Kept | Unflushed::Killed { .. } => noted.last,
                 Unflushed::Lost => noted.durable,
                 Unflushed::Prefix { .. } => noted.durable + chance.below(behind + 1),
             };

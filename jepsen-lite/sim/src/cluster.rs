@@ -875,12 +875,13 @@ impl SimCluster {
 }
 
 /// What is left of writes that were not flushed. The engine buffers some of them in the process, so a kill may
-/// lose a part, too.
+/// lose a part, too; but not of what it had noted in files beside.
 fn unflushed(rng: &mut Rng, power: bool) -> Unflushed {
     let seed = rng.draw();
     match (power, rng.below(4)) {
         (true, 0 | 1) => Unflushed::Lost,
-        (true, _) | (false, 0) => Unflushed::Prefix { seed },
+        (true, _) => Unflushed::Prefix { seed },
+        (false, 0) => Unflushed::Killed { seed },
         (false, _) => Unflushed::Kept,
     }
 }

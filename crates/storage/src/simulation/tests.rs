@@ -251,20 +251,24 @@ fn damage_and_a_rollback_of_the_log_alone_are_found() {
 
 #[test]
 fn a_log_that_is_cut_short_is_found() {
-    let disk = Disk::new();
-    assert_eq!(disk.truncate(100), 0, "there is nothing to cut");
-    let store = open(&disk).unwrap();
-    append(&store, 1, &Arc::default());
-    store.log.flush().unwrap();
-    append(&store, 2, &Arc::default());
-    store.log.flush().unwrap();
-    disk.crash(Unflushed::Kept);
-    assert!(disk.truncate(1) > 0);
-    let Err(OpenError::Damaged { what, .. }) = open(&disk) else {
-        panic!("it must be refused");
-    };
-    assert!(what.contains("was confirmed"), "{what}");
-    assert!(disk.truncate(u64::MAX) > 1, "everything can be cut");
+    // However much of what was not flushed a kill leaves.
+    let kills = (0..8).map(|seed| Unflushed::Killed { seed });
+    for kill in kills.chain([Unflushed::Kept]) {
+        let disk = Disk::new();
+        assert_eq!(disk.truncate(100), 0, "there is nothing to cut");
+        let store = open(&disk).unwrap();
+        append(&store, 1, &Arc::default());
+        store.log.flush().unwrap();
+        append(&store, 2, &Arc::default());
+        store.log.flush().unwrap();
+        disk.crash(kill);
+        assert!(disk.truncate(1) > 0);
+        let Err(OpenError::Damaged { what, .. }) = open(&disk) else {
+            panic!("it must be refused after {kill:?}");
+        };
+        assert!(what.contains("was confirmed"), "{what}");
+        assert!(disk.truncate(u64::MAX) > 1, "everything can be cut");
+    }
 }
 
 #[test]
