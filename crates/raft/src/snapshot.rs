@@ -548,7 +548,8 @@ fn store_all(
     use wire::snapshot_frame::Frame;
     let store = &shared.store;
     let volume = store.contents.begin_volume().map_err(io::Error::other)?;
-    let mut writer = store.snapshots.create().map_err(io::Error::other)?;
+    // The log of a node that needs a snapshot waits for it: there is no latency to keep.
+    let mut writer = store.snapshots.create().map_err(io::Error::other)?.unthrottled();
 
     let mut sums = Sums::default();
     let mut end = None;
@@ -562,7 +563,7 @@ fn store_all(
                     .map(|c| (c.index, c.number, c.bytes));
                 store
                     .contents
-                    .put_all(&mut items)
+                    .put_all_unthrottled(&mut items)
                     .map(drop)
                     .map_err(io::Error::other)
             }
