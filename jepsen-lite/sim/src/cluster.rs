@@ -370,10 +370,10 @@ impl SimCluster {
     }
 
     /// Sees to it that a node that was removed is gone. It has to end by itself, unless another fault may keep it
-    /// from learning of its removal.
+    /// from learning of its removal. Where one was emptied and could not join yet, that one runs: it is another node.
     async fn see_off(&self, node: usize, counted: &mut Counted) {
         let runs = || self.orders.running().get(node).copied().unwrap_or(false);
-        if self.open.is_empty() {
+        if self.open.is_empty() && !self.put_off.contains(&node) {
             let give_up = Instant::now() + LEAVE_LIMIT;
             while runs() && Instant::now() < give_up {
                 sleep(PAUSE).await;
@@ -503,7 +503,6 @@ impl SimCluster {
             }
             Fault::Grow => {
                 for &node in &nodes {
-                    self.put_off.remove(&node);
                     let removed = self.remove(node, MEMBERS_PATIENCE);
                     match timeout(2 * MEMBERS_PATIENCE, removed).await {
                         Ok(Ok(true)) => {
@@ -517,6 +516,7 @@ impl SimCluster {
                             count(&mut counted, "put_off", 1);
                         }
                     }
+                    self.put_off.remove(&node);
                 }
             }
             _ => {}
