@@ -36,8 +36,8 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
+use super::convert;
 use super::pool::{Pool, Use};
-use super::{commits, convert};
 use crate::codec::Malformed;
 use crate::config::Config;
 use crate::identity::{self, Identity};
@@ -300,8 +300,7 @@ impl NetStreamAppend<TypeConfig> for Peer {
             }
             let behind = Arc::new(AtomicBool::new(false));
             let (network, noticed) = (self.network.clone(), Arc::clone(&behind));
-            let requests = futures_util::stream::iter([first]).chain(input);
-            let requests = commits::with_entries(requests);
+            let requests = futures_util::stream::once(std::future::ready(first)).chain(input);
             let requests = requests.take_while(move |request| {
                 let lacks = network.lacks(request);
                 noticed.fetch_or(lacks, Ordering::Relaxed);

@@ -3,12 +3,10 @@
 //!
 //! - [`client`] has openraft's `Net*` traits and its network factory;
 //! - [`server`] is the `Peer` service, which calls into openraft;
-//! - [`commits`] holds back requests that the next one makes needless;
 //! - [`convert`] turns messages both ways;
 //! - [`pool`] keeps connections.
 
 pub(crate) mod client;
-mod commits;
 pub(crate) mod convert;
 pub(crate) mod pool;
 pub(crate) mod server;
