@@ -372,8 +372,8 @@ impl Membership {
 
     /// Finds out whether the cluster removed this node while it was away: a
     /// removed node is not told, so one that hears nothing from a leader asks.
-    /// It may have the change in its log without knowing that it is committed:
-    /// it asks too, since what it knew as a member says nothing of it.
+    /// So does one that has the change in its own log and cannot know whether it
+    /// was committed.
     /// Returns when it was.
     pub(crate) async fn removed_elsewhere(self, contact: Arc<Contact>) {
         const ASK_AFTER: Duration = Duration::from_secs(2);
@@ -383,11 +383,8 @@ impl Membership {
                 let metrics = self.raft.server_metrics();
                 let metrics = metrics.borrow_watched();
                 let committed = metrics.committed_membership_config.as_ref().clone();
-                (
-                    metrics.state,
-                    committed,
-                    metrics.membership_config.as_ref().clone(),
-                )
+                let effective = metrics.membership_config.as_ref().clone();
+                (metrics.state, committed, effective)
             };
             // A node is never taken back: any later membership without it is final.
             let as_member = [&effective, &committed]
