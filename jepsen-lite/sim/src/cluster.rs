@@ -370,17 +370,20 @@ impl SimCluster {
     }
 
     /// Sees to it that a node that was removed is gone. It has to end by itself, unless another fault may keep it
-    /// from learning of its removal. Where one was emptied and could not join yet, that one runs: it is another node.
+    /// from learning of its removal.
     async fn see_off(&self, node: usize, counted: &mut Counted) {
         let runs = || self.orders.running().get(node).copied().unwrap_or(false);
-        if self.open.is_empty() && !self.put_off.contains(&node) {
+        if self.open.is_empty() {
             let give_up = Instant::now() + LEAVE_LIMIT;
             while runs() && Instant::now() < give_up {
                 sleep(PAUSE).await;
             }
             let goes_on = runs();
             self.orders
-                .order(move |world| world.watch().removed(node, goes_on))
+                .order(move |world| {
+                    let id = world.place(node).disk.node_id();
+                    world.watch().removed(node, id, goes_on);
+                })
                 .await;
             count(counted, "left", u64::from(!goes_on));
         }
@@ -503,6 +506,7 @@ impl SimCluster {
             }
             Fault::Grow => {
                 for &node in &nodes {
+                    self.put_off.remove(&node);
                     let removed = self.remove(node, MEMBERS_PATIENCE);
                     match timeout(2 * MEMBERS_PATIENCE, removed).await {
                         Ok(Ok(true)) => {
@@ -516,7 +520,6 @@ impl SimCluster {
                             count(&mut counted, "put_off", 1);
                         }
                     }
-                    self.put_off.remove(&node);
                 }
             }
             _ => {}

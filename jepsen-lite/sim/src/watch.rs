@@ -10,7 +10,7 @@
 //! A violation is written down with its time; the first ones are kept. The clients' side of the story is told by
 //! the checkers of `jepsen-lite-core`, when the run is over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jepsen_lite_core::verdict::Witness;
@@ -33,6 +33,8 @@ pub struct Watch {
     shared: Arc<Mutex<Shared>>,
     /// What each place said last, and in which life.
     said: BTreeMap<usize, (u64, Status)>,
+    /// Ids that a leader counted among the members.
+    members: BTreeSet<u64>,
     /// Nodes whose disks were emptied, by id.
     emptied: BTreeMap<u64, Emptied>,
     /// Which node led in which term.
@@ -94,6 +96,7 @@ impl Watch {
                 violations: BTreeMap::new(),
             })),
             said: BTreeMap::new(),
+            members: BTreeSet::new(),
             emptied: BTreeMap::new(),
             leaders: BTreeMap::new(),
             ends: Vec::new(),
@@ -155,8 +158,12 @@ impl Watch {
             .collect()
     }
 
-    /// A node that nothing keeps from the others was removed some time ago, and goes on or has ended.
-    pub(crate) fn removed(&mut self, place: usize, goes_on: bool) {
+    /// What was at the address of a node that nothing keeps from the others was removed some time ago; the node goes on
+    /// or has ended. One that was emptied and could not join yet is another than was removed.
+    pub(crate) fn removed(&mut self, place: usize, id: Option<u64>, goes_on: bool) {
+        if id.is_none_or(|id| !self.members.contains(&id)) {
+            return;
+        }
         let mut shared = self.shared.lock();
         shared.removals += 1;
         if goes_on {
@@ -226,6 +233,7 @@ impl Watch {
         }
         if now.role == Role::Leader {
             for member in &now.members {
+                self.members.insert(member.node_id.0);
                 let Some(emptied) = self.emptied.get_mut(&member.node_id.0) else {
                     continue;
                 };
